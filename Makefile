@@ -1,0 +1,42 @@
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: demo test test-prism lint prism bench clean
+
+$(VENV)/.base: setup.py constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) --editable .
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.base
+	$(PIP) --editable '.[dev]'
+	touch $@
+
+# The main job on a week of real flights, on whatever engine is there.
+demo: $(VENV)/.base
+	$(BIN)/python examples/flights.py
+
+# The fast tests: they need nothing but pip.
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest -m "not prism and not slow" -n 2 $(ARGS)
+
+# The tests on the Prism engine, which is built with Go once.
+test-prism: $(VENV)/.dev prism
+	$(BIN)/python -m pytest -m "prism or slow" $(ARGS)
+
+prism: $(VENV)/.dev
+	$(BIN)/python -m beam_lateness.pipelines.runners
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy -p beam_lateness -p tests
+	$(BIN)/python -m pytest --doctest-modules -p no:randomly beam_lateness -q
+
+bench: $(VENV)/.dev prism
+	$(BIN)/python benchmarks/marginal.py
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info

@@ -1,0 +1,42 @@
+"""Late data for Apache Beam in Python: watermark strategies, panes that correct themselves, and a
+`too_late` output, so that input = aggregated + too late + invalid, always."""
+
+from beam_lateness.transforms.batch import EventBatch
+from beam_lateness.transforms.lateness.aggregate import AggregateWindows
+from beam_lateness.transforms.lateness.classify import RouteTooLate, RouteTooLateResult
+from beam_lateness.transforms.lateness.window_with_lateness import WindowWithLateness
+from beam_lateness.transforms.lateness.windows import Windows
+from beam_lateness.transforms.results import InvalidRecord, Pane, TooLateRecord
+from beam_lateness.transforms.sinks.dead_letters import WriteDeadLetters
+from beam_lateness.transforms.sinks.upsert import UpsertPanes
+from beam_lateness.transforms.sources.files import Files
+from beam_lateness.transforms.sources.formats import Csv, JsonLines
+from beam_lateness.transforms.sources.group import ReadSettings
+from beam_lateness.transforms.sources.reader import ReadEvents, ReadEventsResult
+from beam_lateness.transforms.watermarks.generators import WatermarkGenerator, WatermarkOutput
+from beam_lateness.transforms.watermarks.strategy import WatermarkStrategy
+from beam_lateness.transforms.watermarks.timestamps import FieldTime
+
+__all__ = [
+    "AggregateWindows",
+    "Csv",
+    "EventBatch",
+    "FieldTime",
+    "Files",
+    "InvalidRecord",
+    "JsonLines",
+    "Pane",
+    "ReadEvents",
+    "ReadEventsResult",
+    "ReadSettings",
+    "RouteTooLate",
+    "RouteTooLateResult",
+    "TooLateRecord",
+    "UpsertPanes",
+    "WatermarkGenerator",
+    "WatermarkOutput",
+    "WatermarkStrategy",
+    "WindowWithLateness",
+    "Windows",
+    "WriteDeadLetters",
+]

@@ -1,0 +1,1 @@
+"""Packaged jobs, the engines they run on, and the command line."""

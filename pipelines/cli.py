@@ -1,0 +1,37 @@
+"""The command `beam-lateness`."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Sequence
+
+logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.ERROR)
+
+# After the line above: importing Beam without its gcp extra warns of it, on the root logger.
+from beam_lateness.pipelines import streaming  # noqa: E402
+
+_COMMANDS = {"stream": streaming.main}
+
+_USAGE = """usage: beam-lateness COMMAND [FLAGS]
+
+commands:
+  stream   aggregate a stream in windows that correct themselves (--help lists its flags)
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a command and gives its exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    logging.getLogger().setLevel(logging.WARNING)
+    logging.getLogger("beam_lateness").setLevel(logging.INFO)
+    logging.getLogger("apache_beam.utils.subprocess_server").setLevel(logging.ERROR)
+    if arguments and arguments[0] in _COMMANDS:
+        return _COMMANDS[arguments[0]](arguments[1:])
+    asked = not arguments or arguments[0] in ("-h", "--help")
+    print(_USAGE, file=sys.stdout if asked else sys.stderr, end="")
+    return 0 if asked else streaming.MISUSED
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

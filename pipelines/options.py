@@ -1,0 +1,240 @@
+"""The flags of the streaming job, and the checked configuration they make."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from beam_lateness.transforms.lateness.aggregation import AGGREGATES, ColumnAggregation
+from beam_lateness.transforms.lateness.windows import Windows
+from beam_lateness.transforms.sources.files import Files
+from beam_lateness.transforms.sources.formats import Csv, JsonLines, LineFormat
+from beam_lateness.transforms.sources.group import BLOCK_BYTES, ReadSettings
+from beam_lateness.transforms.times import duration_ms
+from beam_lateness.transforms.watermarks.strategy import WatermarkStrategy
+from beam_lateness.transforms.watermarks.timestamps import TIME_UNITS, FieldTime
+
+WATERMARKS: Final = ("bounded", "monotonous", "punctuated", "none")
+FORMATS: Final = ("auto", "jsonl", "csv")
+EMIT, DROP = "emit", "drop"
+
+_LIVE_FUTURE_SKEW_MS: Final = 300_000
+
+
+class StreamOptions(PipelineOptions):  # type: ignore[misc]
+    """The flags of `beam-lateness stream`; Beam's own flags stand beside them."""
+
+    @classmethod
+    def _add_argparse_args(cls, parser: argparse.ArgumentParser) -> None:
+        inputs = parser.add_argument_group("input")
+        add = inputs.add_argument
+        add("--input", action="append", help="file or glob of JSON lines or CSV; repeatable")
+        add("--format", default="auto", help=f"{', '.join(FORMATS)} (auto: by the file's ending)")
+        add("--key_field", help="field to group by")
+        add("--value_field", help="number to aggregate (not needed for count)")
+        add("--time_field", default="event_time", help="field of the event time")
+        add("--time_unit", default="auto", help=f"{', '.join(TIME_UNITS)} (auto: detected, once)")
+        add("--id_field", help="field that identifies a record, for dead letters")
+        add("--follow", action="store_true", help="go on reading as files grow and appear")
+        add("--replay_speed", help="pace by event time: 1 as it happened, 60 a minute a second")
+        add("--max_future_skew", help="records further ahead of the clock are invalid; off for "
+            "replays, 5m with --follow")
+        add("--block_bytes", default=str(BLOCK_BYTES), help="about how much is read between two "
+            "watermarks; changes speed and memory, never a verdict")
+
+        lateness = parser.add_argument_group("windows and lateness")
+        add = lateness.add_argument
+        add("--window", help="size of the fixed windows, such as 1m")
+        add("--window_offset", default="0s", help="where windows start, from the epoch")
+        add("--aggregate", default="sum", help=f"one or more of {','.join(AGGREGATES)}")
+        add("--watermark", default="bounded", help=", ".join(WATERMARKS))
+        add("--bound", help="bounded: how far records may be behind the largest event time")
+        add("--marker_field", help="punctuated: the field that is true in a marker")
+        add("--allowed_lateness", default="0s", help="how long windows take corrections")
+        add("--too_late", help="emit (as dead letters) or drop (and count) what comes after that")
+        add("--num_shards", default="1", help="groups of keys that share state")
+
+        outputs = parser.add_argument_group("output")
+        add = outputs.add_argument
+        add("--output", help="sqlite:///FILE, for the table `windows`")
+        add("--dead_letters", help="folder for too late and invalid records, as JSON lines")
+        add("--report", help="file for the job's balance, as JSON")
+
+
+@dataclass(frozen=True)
+class StreamConfig:
+    """A checked configuration of the streaming job."""
+
+    files: Files
+    strategy: WatermarkStrategy
+    settings: ReadSettings
+    windows: Windows
+    aggregate: tuple[str, ...]
+    num_shards: int
+    emit_too_late: bool
+    output: str
+    dead_letters: str | None
+    report: str | None
+
+    @property
+    def endless(self) -> bool:
+        """Whether the input is read as time goes by."""
+        return self.files.follow or self.settings.replay_speed is not None
+
+    def input_bytes(self) -> int | None:
+        """Gives the size of the input in bytes; None where part of it is compressed."""
+        ends = [position.end for position in self.files.initial_positions().values()]
+        return None if None in ends else sum(end for end in ends if end is not None)
+
+
+def read_config(options: StreamOptions) -> StreamConfig:
+    """Checks the flags, all before anything runs.
+
+    Raises:
+        ValueError: For the first flag that is missing or wrong; it names the flag, the value, the
+            rule and the remedy.
+    """
+    aggregate = tuple(name.strip() for name in options.aggregate.split(","))
+    ColumnAggregation(aggregate)
+    _require(options, "input", "key_field", "window", "too_late", "output")
+    if options.value_field is None and aggregate != ("count",):
+        msg = f"--value_field is required for --aggregate={options.aggregate}"
+        raise ValueError(msg)
+    emit = _one_of(options, "too_late", (EMIT, DROP)) == EMIT
+    if emit and options.dead_letters is None:
+        msg = "--too_late=emit needs --dead_letters DIR, the folder to emit to; or drop and count"
+        raise ValueError(msg)
+    files = Files(tuple(options.input), _line_format(options), options.follow)
+    return StreamConfig(
+        files=files,
+        strategy=_strategy(options),
+        settings=_settings(options),
+        windows=Windows(options.window, options.allowed_lateness, options.window_offset),
+        aggregate=aggregate,
+        num_shards=_whole(options, "num_shards"),
+        emit_too_late=emit,
+        output=options.output,
+        dead_letters=options.dead_letters,
+        report=_writable(options.report),
+    )
+
+
+def check_flags(argv: Sequence[str]) -> None:
+    """Refuses flags that neither this job nor Beam knows; Beam itself would ignore them.
+
+    Raises:
+        ValueError: If there is one; it names the nearest known flag.
+    """
+    parser = argparse.ArgumentParser(
+        add_help=False, allow_abbrev=False, conflict_handler="resolve", exit_on_error=False
+    )
+    for options in (*PipelineOptions.__subclasses__(), StreamOptions):
+        options._add_argparse_args(parser)
+    try:
+        _, unknown = parser.parse_known_args(list(argv))
+    except argparse.ArgumentError as error:
+        raise ValueError(str(error)) from error
+    if unknown:
+        flag = unknown[0].split("=")[0]
+        near = difflib.get_close_matches(flag, parser._option_string_actions, n=1)
+        hint = f"; did you mean {near[0]}?" if near else "; see --help"
+        msg = f"unknown flag {unknown[0]!r}{hint}"
+        raise ValueError(msg)
+
+
+def _require(options: StreamOptions, *names: str) -> None:
+    why = {
+        "too_late": "emit (keep too late records as dead letters) or drop (only count them): "
+        "what happens to them is never silent",
+        "window": "the window size, such as 1m",
+        "output": "sqlite:///FILE",
+    }
+    for name in names:
+        if not getattr(options, name):
+            msg = f"--{name} is required" + (f": {why[name]}" if name in why else "")
+            raise ValueError(msg)
+
+
+def _one_of(options: StreamOptions, name: str, values: Sequence[str]) -> str:
+    value = getattr(options, name)
+    if value not in values:
+        msg = f"--{name} must be one of {', '.join(values)}, got {value!r}"
+        raise ValueError(msg)
+    return str(value)
+
+
+def _whole(options: StreamOptions, name: str) -> int:
+    text = getattr(options, name)
+    if not str(text).isdecimal() or int(text) < 1:
+        msg = f"--{name} must be a whole number of at least 1, got {text!r}"
+        raise ValueError(msg)
+    return int(text)
+
+
+def _line_format(options: StreamOptions) -> LineFormat:
+    name = _one_of(options, "format", FORMATS)
+    if name == "auto":
+        csv = [".csv" in os.path.basename(pattern).lower() for pattern in options.input]
+        if any(csv) and not all(csv):
+            msg = f"--input mixes CSV and other files ({', '.join(options.input)}); run them apart"
+            raise ValueError(msg)
+        name = "csv" if any(csv) else "jsonl"
+    kind = Csv if name == "csv" else JsonLines
+    return kind(options.key_field, options.value_field, options.id_field)
+
+
+def _strategy(options: StreamOptions) -> WatermarkStrategy:
+    name = _one_of(options, "watermark", WATERMARKS)
+    needs = {"bounded": "bound", "punctuated": "marker_field"}
+    for kind, flag in needs.items():
+        given = getattr(options, flag) is not None
+        if name == kind and not given:
+            msg = f"--watermark={kind} needs --{flag}"
+            raise ValueError(msg)
+        if name != kind and given:
+            msg = f"--{flag} has no meaning with --watermark={name}; leave it out"
+            raise ValueError(msg)
+    if name == "bounded":
+        strategy = WatermarkStrategy.for_bounded_out_of_orderness(options.bound)
+    elif name == "monotonous":
+        strategy = WatermarkStrategy.for_monotonous_timestamps()
+    elif name == "punctuated":
+        strategy = WatermarkStrategy.for_markers(options.marker_field)
+    else:
+        strategy = WatermarkStrategy.no_watermarks()
+    return strategy.with_timestamp_assigner(FieldTime(options.time_field, options.time_unit))
+
+
+def _settings(options: StreamOptions) -> ReadSettings:
+    speed = None
+    if options.replay_speed is not None:
+        try:
+            speed = float(options.replay_speed)
+        except ValueError:
+            speed = 0.0
+        if not 0 < speed < float("inf"):
+            msg = f"--replay_speed must be a number above 0, got {options.replay_speed!r}"
+            raise ValueError(msg)
+        if options.follow:
+            msg = "--replay_speed paces a replay; with --follow records come when they come"
+            raise ValueError(msg)
+    skew = _LIVE_FUTURE_SKEW_MS if options.follow else None
+    if options.max_future_skew is not None:
+        skew = duration_ms(options.max_future_skew, name="--max_future_skew")
+    return ReadSettings(_whole(options, "block_bytes"), skew, speed)
+
+
+def _writable(path: str | None) -> str | None:
+    if path is not None:
+        folder = os.path.dirname(os.path.abspath(path))
+        if os.path.isdir(path) or not os.path.isdir(folder) or not os.access(folder, os.W_OK):
+            msg = f"--report {path!r} cannot be written: no writable folder {folder!r}"
+            raise ValueError(msg)
+    return path
+

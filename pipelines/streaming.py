@@ -1,0 +1,184 @@
+"""The main job: read, route what is too late, aggregate windows that correct themselves, upsert.
+
+    python -m beam_lateness.pipelines.streaming --help
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import Final
+
+import apache_beam as beam
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.runners.runner import PipelineResult, PipelineState
+from rich.console import Console
+
+from beam_lateness.pipelines.options import StreamConfig, StreamOptions, check_flags, read_config
+from beam_lateness.pipelines.progress import Progress
+from beam_lateness.pipelines.report import Report, format_time
+from beam_lateness.pipelines.runners import Engine, EngineError, choose_engine
+from beam_lateness.pipelines.runs import new_run
+from beam_lateness.transforms import metrics
+from beam_lateness.transforms.lateness.aggregate import AggregateWindows
+from beam_lateness.transforms.lateness.classify import RouteTooLate
+from beam_lateness.transforms.sinks.dead_letters import WriteDeadLetters
+from beam_lateness.transforms.sinks.upsert import UpsertPanes
+from beam_lateness.transforms.sources.reader import ReadEvents
+
+OK, FAILED, MISUSED, INTERRUPTED = 0, 1, 2, 130
+
+_PROGRAM: Final = "beam-lateness stream"
+
+
+def build(pipeline: beam.Pipeline, config: StreamConfig, *, embedded: bool, run: str) -> None:
+    """Adds the job's steps to a pipeline.
+
+    Args:
+        pipeline: An empty pipeline.
+        config: The checked configuration.
+        embedded: Whether the engine is Beam's Python DirectRunner.
+        run: The run's name.
+
+    Raises:
+        ValueError: If the input or an output cannot be used.
+    """
+    read = pipeline | "ReadEvents" >> ReadEvents(
+        config.files, config.strategy, config.settings, embedded
+    )
+    routed = read.events | "RouteTooLate" >> RouteTooLate(config.windows)
+    panes = routed.accepted | "AggregateWindows" >> AggregateWindows(
+        config.windows, config.aggregate, config.num_shards
+    )
+    _ = panes | "UpsertPanes" >> UpsertPanes(config.output, run)
+    if config.dead_letters is not None:
+        dead_letters = WriteDeadLetters(config.dead_letters, run)
+        _ = read.invalid | "WriteInvalid" >> dead_letters
+        if config.emit_too_late:
+            _ = routed.too_late | "WriteTooLate" >> dead_letters
+
+
+def run_stream(argv: Sequence[str], console: Console) -> int:
+    """Runs the job from the command line's flags.
+
+    Args:
+        argv: The flags.
+        console: Where to report.
+
+    Returns:
+        0 if the job ended and balances, 1 if not, 130 if it was interrupted.
+
+    Raises:
+        ValueError: If a flag, the input or an output is wrong: nothing has run then.
+        EngineError: If no engine can be had.
+    """
+    check_flags(argv)
+    options = PipelineOptions(list(argv))
+    config = read_config(options.view_as(StreamOptions))
+    run = new_run()
+    config.files.initial_positions()
+    engine = choose_engine(
+        options, endless=config.endless, input_bytes=config.input_bytes(), say=console.print
+    )
+    console.print(f"engine: {engine.name} ({engine.reason})")
+    metrics.start_tally()
+    pipeline = beam.Pipeline(runner=engine.runner, options=options)
+    build(pipeline, config, embedded=engine.embedded, run=run)
+    with _interrupts(), Progress(console):
+        result, interrupted = _run_to_end(pipeline)
+    report = Report.of(_counts(result, engine, interrupted), engine.name, run)
+    return _finish(report, config, console, interrupted)
+
+
+def _run_to_end(pipeline: beam.Pipeline) -> tuple[PipelineResult, bool]:
+    result = pipeline.run()
+    try:
+        result.wait_until_finish()
+    except KeyboardInterrupt:
+        try:
+            result.cancel()
+            result.wait_until_finish()
+        except Exception:  # a cancelled job raises what its runner likes
+            logging.getLogger(__name__).debug("after cancelling", exc_info=True)
+        return result, True
+    if result.state != PipelineState.DONE:
+        msg = f"the job ended in state {result.state}"
+        raise RuntimeError(msg)
+    return result, False
+
+
+def _counts(result: PipelineResult, engine: Engine, interrupted: bool) -> dict[str, int]:
+    if engine.embedded or interrupted:
+        return metrics.tally()
+    return metrics.committed(result.metrics())
+
+
+def _finish(report: Report, config: StreamConfig, console: Console, interrupted: bool) -> int:
+    if config.report is not None:
+        report.write(config.report)
+    console.print(f"balance: {report.balance()}", highlight=False)
+    console.print(f"watermark: {format_time(report.watermark_ms)}; panes: {report.panes:,}")
+    console.print(f"windows: {config.output} (table windows, run {report.run})", soft_wrap=True)
+    if config.dead_letters is not None:
+        console.print(f"dead letters: {config.dead_letters}", soft_wrap=True)
+    elif report.invalid:
+        console.print(f"{report.invalid:,} invalid lines were only counted: no --dead_letters")
+    if interrupted:
+        console.print(
+            f"interrupted: {report.unaccounted:,} records were in windows still open; "
+            "the same command again reads from the start and corrects the table"
+        )
+        return INTERRUPTED
+    return OK if report.balanced else FAILED
+
+
+@contextmanager
+def _interrupts() -> Iterator[None]:
+    """Makes SIGTERM end a job as Ctrl-C does."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the job, and turns what goes wrong into one line and an exit code."""
+    flags = list(sys.argv[1:] if argv is None else argv)
+    if "--help" in flags or "-h" in flags:
+        print(usage())
+        return OK
+    try:
+        return run_stream(flags, Console())
+    except (ValueError, EngineError) as error:
+        print(f"{_PROGRAM}: error: {error}", file=sys.stderr)
+        return MISUSED
+    except RuntimeError as error:
+        print(f"{_PROGRAM}: the job failed: {error}", file=sys.stderr)
+        return FAILED
+
+
+def usage() -> str:
+    """Gives the help text of the job's own flags."""
+    import argparse
+
+    parser = argparse.ArgumentParser(
+        prog=_PROGRAM,
+        description="Aggregates a stream of events in windows that correct themselves, and keeps "
+        "what comes too late. Beam's own flags, such as --runner, may follow.",
+        allow_abbrev=False,
+    )
+    StreamOptions._add_argparse_args(parser)
+    return parser.format_help()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,59 @@
+"""The package's metadata: here only (pyproject.toml holds the build system and the tools)."""
+
+from pathlib import Path
+
+from setuptools import setup
+
+setup(
+    name="beam-lateness",
+    version="0.1.0",
+    description="Late data for Apache Beam in Python: watermark strategies, panes that correct "
+    "themselves, and a too-late output.",
+    long_description=(Path(__file__).parent / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    license_files=["LICENSE"],
+    python_requires=">=3.10,<3.14",
+    packages=[
+        "beam_lateness",
+        "beam_lateness.transforms",
+        "beam_lateness.transforms.watermarks",
+        "beam_lateness.transforms.sources",
+        "beam_lateness.transforms.lateness",
+        "beam_lateness.transforms.sinks",
+        "beam_lateness.pipelines",
+    ],
+    package_data={"beam_lateness": ["py.typed"]},
+    install_requires=[
+        "apache-beam>=2.77,<3",
+        "numpy>=1.26",
+        "orjson>=3.9",
+        "pyarrow>=16",
+        "rich>=13",
+        "sqlalchemy>=2.0",
+    ],
+    extras_require={
+        "gcp": ["apache-beam[gcp]>=2.77,<3"],
+        "kafka": ["confluent-kafka>=2.5"],
+        "plot": ["matplotlib>=3.8"],
+        "postgres": ["psycopg[binary]>=3.2"],
+        "dev": [
+            "build>=1.2",
+            "hypothesis>=6.100",
+            "mypy>=1.15",
+            "pytest>=8.3",
+            "pytest-xdist>=3.6",
+            "ruff>=0.11",
+        ],
+    },
+    entry_points={"console_scripts": ["beam-lateness = beam_lateness.pipelines.cli:main"]},
+    classifiers=[
+        "Development Status :: 3 - Alpha",
+        "Programming Language :: Python :: 3",
+        "Programming Language :: Python :: 3.10",
+        "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Programming Language :: Python :: 3.13",
+        "Typing :: Typed",
+    ],
+)

@@ -1,0 +1,1 @@
+"""Tests of beam_lateness; each states a law."""

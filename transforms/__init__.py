@@ -1,0 +1,1 @@
+"""Beam transforms for watermarks, late data and the sinks behind them."""

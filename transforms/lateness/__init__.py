@@ -1,0 +1,1 @@
+"""Windows, the verdict in time / too late, and aggregates that correct themselves."""

@@ -1,0 +1,83 @@
+"""Counts that every transform keeps: Beam metrics in one namespace, and a tally of this process.
+
+The tally is there because Beam's Python DirectRunner (2.77) commits only the first bundle of each
+step to its metrics: a job on it would not see its own counts. Where the workers live in the job's
+process (the DirectRunner, Prism's loopback), it also shows progress while the job runs.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Final
+
+from apache_beam.metrics import Metrics, MetricsFilter
+from apache_beam.metrics.metric import MetricResults
+
+NAMESPACE: Final = "beam_lateness"
+
+INPUT: Final = "input"
+AGGREGATED: Final = "aggregated"
+LATE: Final = "late"
+TOO_LATE: Final = "too_late"
+INVALID: Final = "invalid"
+BLANK_LINES: Final = "blank_lines"
+PANES: Final = "panes"
+WATERMARK_MS: Final = "watermark_ms"
+COUNTS: Final = (INPUT, AGGREGATED, LATE, TOO_LATE, INVALID, BLANK_LINES, PANES)
+
+_lock = threading.Lock()
+_tally: dict[str, int] = {}
+
+
+class Count:
+    """A counter in the package's namespace."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._counter = Metrics.counter(NAMESPACE, name)
+
+    def inc(self, by: int = 1) -> None:
+        """Adds to the counter."""
+        if by:
+            self._counter.inc(by)
+            with _lock:
+                _tally[self._name] = _tally.get(self._name, 0) + by
+
+
+class Highest:
+    """A distribution in the package's namespace, of which the maximum matters."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._distribution = Metrics.distribution(NAMESPACE, name)
+
+    def update(self, value: int) -> None:
+        """Adds a value."""
+        self._distribution.update(value)
+        with _lock:
+            _tally[self._name] = max(_tally.get(self._name, value), value)
+
+
+def start_tally() -> None:
+    """Sets this process's tally back: a job that reads it calls this before it runs."""
+    with _lock:
+        _tally.clear()
+
+
+def tally() -> dict[str, int]:
+    """Gives what this process has counted since `start_tally`, by metric name."""
+    with _lock:
+        return dict(_tally)
+
+
+def committed(results: MetricResults) -> dict[str, int]:
+    """Gives what a job has counted according to Beam's metrics, by metric name."""
+    found = results.query(MetricsFilter().with_namespace(NAMESPACE))
+    counts = dict.fromkeys(COUNTS, 0)
+    for counter in found[MetricResults.COUNTERS]:
+        counts[counter.key.metric.name] += counter.committed or 0
+    for distribution in found[MetricResults.DISTRIBUTIONS]:
+        name, result = distribution.key.metric.name, distribution.committed
+        if result is not None and result.count:
+            counts[name] = max(counts.get(name, result.max), result.max)
+    return counts

@@ -1,0 +1,83 @@
+"""The elements that leave the transforms: panes, and the records that did not make it into one."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+ON_TIME: Final = "ON_TIME"
+LATE: Final = "LATE"
+
+
+class Pane(NamedTuple):
+    """One result of a window for one key; a later pane of the same key and window corrects it.
+
+    Args:
+        key: The key.
+        window_start: Start of the window, ms since the epoch, inclusive.
+        window_end: End of the window, ms, exclusive.
+        value: The aggregate; a dictionary by name where several were asked for.
+        count: How many records it stands on.
+        index: 0 for the first pane of this key and window, then 1, 2, ...
+        timing: `ON_TIME` for the pane at the window's end, `LATE` for a correction after it (or a
+            first pane that only late records made).
+    """
+
+    key: Any
+    window_start: int
+    window_end: int
+    value: Any
+    count: int
+    index: int
+    timing: str
+
+
+class TooLateRecord(NamedTuple):
+    """A record that arrived when its window's time was over: watermark >= end + allowed lateness.
+
+    Args:
+        key: The record's key.
+        value: The record's value.
+        event_time: ms since the epoch.
+        window_start: Start of the window it belongs to, ms.
+        window_end: End of that window, ms.
+        watermark: The exclusive watermark when it arrived, ms; None where only the engine knew
+            (a record without a stamp).
+        late_by_ms: How far the watermark was past `window_end + allowed lateness`, ms, >= 0; None
+            where the watermark is.
+        split: Where it came from; None for a record of another source.
+        position: Its place in the split.
+        record_id: Its own id, or a stable one of split and position.
+        payload: The record as it was read, without the line break.
+    """
+
+    key: Any
+    value: Any
+    event_time: int
+    window_start: int
+    window_end: int
+    watermark: int | None = None
+    late_by_ms: int | None = None
+    split: str | None = None
+    position: int | None = None
+    record_id: str | None = None
+    payload: bytes | None = None
+
+
+class InvalidRecord(NamedTuple):
+    """Something that is no record: unreadable, incomplete, or with an impossible event time.
+
+    Args:
+        reason: A fixed word, such as `malformed_json` or `missing_key`.
+        detail: The same for a person.
+        split: Where it came from; None for a record of another source.
+        position: Its place in the split.
+        record_id: Its own id, or a stable one of split and position.
+        payload: What was read.
+    """
+
+    reason: str
+    detail: str
+    split: str | None = None
+    position: int | None = None
+    record_id: str | None = None
+    payload: bytes | None = None

@@ -1,0 +1,1 @@
+"""Sinks: idempotent, so that a replayed bundle or a second run changes nothing."""

@@ -1,0 +1,138 @@
+"""`WriteDeadLetters`: what did not make it into a result, as JSON lines that lose nothing."""
+
+from __future__ import annotations
+
+import base64
+import os
+import uuid
+from dataclasses import dataclass
+from typing import Any, Final
+
+import apache_beam as beam
+import orjson
+from apache_beam.pvalue import PCollection
+
+from beam_lateness.transforms.results import InvalidRecord, TooLateRecord
+
+TOO_LATE: Final = "too_late"
+_BYTES_AT_ONCE: Final = 1 << 20
+
+
+def dead_letter(record: TooLateRecord | InvalidRecord) -> dict[str, Any]:
+    """Gives a record as a dead letter.
+
+    Its fields are reason, record_id, key, value, event_time_ms, window_start_ms, window_end_ms,
+    watermark_ms, late_by_ms, split, position and payload; what is not known is null. A payload that
+    is no UTF-8 is shown with replacement characters, and whole in `payload_base64`.
+
+    Example:
+        >>> dead_letter(InvalidRecord("malformed_json", "...", "a.jsonl", 7, "a.jsonl:7", b"{"))[
+        ...     "payload"
+        ... ]
+        '{'
+    """
+    if isinstance(record, TooLateRecord):
+        letter = {
+            "reason": TOO_LATE,
+            "record_id": record.record_id,
+            "key": record.key,
+            "value": record.value,
+            "event_time_ms": record.event_time,
+            "window_start_ms": record.window_start,
+            "window_end_ms": record.window_end,
+            "watermark_ms": record.watermark,
+            "late_by_ms": record.late_by_ms,
+        }
+    else:
+        unknown = ("key", "value", "event_time_ms", "window_start_ms", "window_end_ms")
+        letter = {
+            "reason": record.reason,
+            "record_id": record.record_id,
+            **dict.fromkeys((*unknown, "watermark_ms", "late_by_ms")),
+            "detail": record.detail,
+        }
+    letter |= {"split": record.split, "position": record.position, "payload": None}
+    if record.payload is not None:
+        letter |= _payload(record.payload)
+    return letter
+
+
+def _payload(payload: bytes) -> dict[str, str]:
+    try:
+        return {"payload": payload.decode()}
+    except UnicodeDecodeError:
+        return {
+            "payload": payload.decode(errors="replace"),
+            "payload_base64": base64.b64encode(payload).decode(),
+        }
+
+
+@dataclass(eq=False)
+class WriteDeadLetters(beam.PTransform):  # type: ignore[misc]
+    """Appends dead letters to JSON line files in a local folder.
+
+    A bundle that an engine repeats writes its records again, under the same `record_id`: readers
+    count each id once.
+
+    Watermark: takes a `PCollection` of `TooLateRecord` or `InvalidRecord`, gives nothing.
+
+    Args:
+        directory: The folder; it is made if its parent exists.
+        run: Names this run; it is part of the file names.
+
+    Raises:
+        ValueError: At construction, if the folder cannot be written.
+    """
+
+    directory: str
+    run: str
+
+    def __post_init__(self) -> None:
+        super().__init__()
+        try:
+            os.makedirs(self.directory, exist_ok=True)
+            writable = os.access(self.directory, os.W_OK)
+        except OSError:
+            writable = False
+        if not writable or "://" in self.directory:
+            msg = f"directory (--dead_letters) must be a writable local folder: {self.directory!r}"
+            raise ValueError(msg)
+
+    def expand(self, records: PCollection[Any]) -> PCollection[Any]:
+        """Writes bundle by bundle."""
+        return records | "Append" >> beam.ParDo(_Append(self.directory, self.run))
+
+
+class _Append(beam.DoFn):  # type: ignore[misc]
+    """Collects lines and appends them with one write."""
+
+    def __init__(self, directory: str, run: str) -> None:
+        self._directory = directory
+        self._run = run
+
+    def setup(self) -> None:
+        name = f"dead-letters-{self._run}-{uuid.uuid4().hex[:8]}.jsonl"
+        self._path = os.path.join(self._directory, name)
+
+    def start_bundle(self) -> None:
+        self._lines: list[bytes] = []
+        self._size = 0
+
+    def process(self, element: TooLateRecord | InvalidRecord) -> None:
+        line = orjson.dumps(dead_letter(element), default=repr) + b"\n"
+        self._lines.append(line)
+        self._size += len(line)
+        if self._size >= _BYTES_AT_ONCE:
+            self._flush()
+
+    def finish_bundle(self) -> None:
+        self._flush()
+
+    def _flush(self) -> None:
+        if not self._lines:
+            return
+        with open(self._path, "ab", buffering=0) as file:
+            data = memoryview(b"".join(self._lines))
+            while data:
+                data = data[file.write(data) :]
+        self.start_bundle()

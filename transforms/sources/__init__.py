@@ -1,0 +1,1 @@
+"""The one source, its connectors and the parsing of records."""

@@ -1,0 +1,450 @@
+"""Blocks of lines to columns: pyarrow for all that is regular, line by line for what is not.
+
+A block is cut into lines; the runs of regular-looking lines go to pyarrow at once. Where pyarrow
+refuses a run, the run is halved until only the lines next to the bad one are read by `Fields.read`,
+so one bad line costs a few lines, not its block, and every line is judged by the same rules.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pa_csv
+import pyarrow.json as pa_json
+
+from beam_lateness.transforms.sources.records import (
+    BadRecordError,
+    Fields,
+    Line,
+    Record,
+    read_csv_line,
+    read_json_line,
+)
+from beam_lateness.transforms.times import MAX_EVENT_TIME_MS, MIN_EVENT_TIME_MS, Flags, Millis
+from beam_lateness.transforms.watermarks.timestamps import FieldTime
+
+Indices = npt.NDArray[np.int64]
+
+_SMALL_RUN: Final = 64  # lines below which reading line by line beats another call of pyarrow
+_NULL_AFTER_OBJECT: Final = re.compile(rb"\}\s*null")
+_NEWLINE, _RETURN = 10, 13
+
+
+class _NotRegularError(Exception):
+    """A run that pyarrow cannot be trusted with."""
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """A line that is no record: its place in the block, why, what it held, and its own id."""
+
+    line: int
+    reason: str
+    detail: str
+    payload: bytes
+    id: str | None
+
+
+@dataclass
+class Lines:
+    """The lines of a block: where each starts and ends (line break left out), blank ones dropped.
+
+    Args:
+        data: The block; it starts at a line's start.
+    """
+
+    data: bytes
+    starts: Indices = field(init=False)
+    ends: Indices = field(init=False)
+    bytes_: npt.NDArray[np.uint8] = field(init=False, repr=False)
+    blank: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        self.bytes_ = np.frombuffer(self.data, dtype=np.uint8)
+        ends = np.flatnonzero(self.bytes_ == _NEWLINE)
+        if not self.data.endswith(b"\n"):
+            ends = np.append(ends, len(self.data))
+        starts = np.empty_like(ends)
+        starts[:1] = 0
+        starts[1:] = ends[:-1] + 1
+        ends = ends - ((ends > starts) & (self.bytes_[np.maximum(ends - 1, 0)] == _RETURN))
+        self.starts, self.ends = starts, ends
+        short = [i for i in np.flatnonzero(self._suspects()) if not self[i].strip()]
+        if short:
+            self.blank = len(short)
+            self.starts, self.ends = np.delete(starts, short), np.delete(ends, short)
+
+    def _suspects(self) -> Flags:
+        """Marks the lines that may be blank: empty, or starting with white space."""
+        suspects: Flags = self.starts == self.ends
+        filled = np.flatnonzero(~suspects)
+        suspects[filled] = self.bytes_[self.starts[filled]] <= 32  # space and the controls
+        return suspects
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def __getitem__(self, line: int) -> bytes:
+        return self.data[self.starts[line] : self.ends[line]]
+
+    def payloads(self) -> pa.Array:
+        """Gives the lines, each with its line break, as an Arrow array that copies nothing."""
+        if self.blank:
+            return pa.array([self[line] for line in range(len(self))], pa.binary())
+        offsets = np.append(self.starts, len(self.data)).astype(np.int32)
+        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(self.data)]
+        return pa.Array.from_buffers(pa.binary(), len(self), buffers)
+
+
+@dataclass
+class Columns:
+    """Records of a block as columns; markers stand among them, in their place."""
+
+    line: Indices
+    event_time: Millis
+    marker: Flags
+    key: pa.Array
+    value: pa.Array
+    id: pa.Array
+
+    def __len__(self) -> int:
+        return len(self.line)
+
+    @staticmethod
+    def of(lines: list[int], records: list[Record]) -> Columns:
+        """Makes columns of records read one by one."""
+        values = [record.value for record in records]
+        floats = any(isinstance(value, float) for value in values)
+        return Columns(
+            line=np.array(lines, dtype=np.int64),
+            event_time=np.array([record.event_time_ms for record in records], dtype=np.int64),
+            marker=np.array([record.marker for record in records], dtype=np.bool_),
+            key=pa.array([record.key for record in records], pa.string()),
+            value=pa.array(
+                [float(v) if floats and v is not None else v for v in values],
+                pa.float64() if floats else pa.int64(),
+            ),
+            id=pa.array([record.id for record in records], pa.string()),
+        )
+
+    @staticmethod
+    def concat(parts: list[Columns]) -> Columns:
+        """Joins parts in the order of their lines."""
+        if len(parts) == 1:
+            return parts[0]
+        line = np.concatenate([part.line for part in parts])
+        floats = any(pa.types.is_floating(part.value.type) for part in parts)
+        value_type = pa.float64() if floats else pa.int64()
+        values = [part.value.cast(value_type, safe=False) for part in parts]
+        joined = Columns(
+            line=line,
+            event_time=np.concatenate([part.event_time for part in parts]),
+            marker=np.concatenate([part.marker for part in parts]),
+            key=pa.concat_arrays([part.key for part in parts]),
+            value=pa.concat_arrays(values),
+            id=pa.concat_arrays([part.id for part in parts]),
+        )
+        if (np.diff(line) > 0).all():
+            return joined
+        return joined.take(np.argsort(line, kind="stable"))
+
+    def slice(self, low: int, high: int) -> Columns:
+        """Gives rows `low` to `high`, without a copy."""
+        if low == 0 and high == len(self):
+            return self
+        return Columns(
+            self.line[low:high],
+            self.event_time[low:high],
+            self.marker[low:high],
+            self.key[low:high],
+            self.value[low:high],
+            self.id[low:high],
+        )
+
+    def take(self, indices: Indices) -> Columns:
+        """Picks rows."""
+        rows = pa.array(indices)
+        return Columns(
+            self.line[indices],
+            self.event_time[indices],
+            self.marker[indices],
+            self.key.take(rows),
+            self.value.take(rows),
+            self.id.take(rows),
+        )
+
+
+class BlockParser(ABC):
+    """Parses blocks of one input; made by a format's `bind`, which settles the field types.
+
+    Args:
+        fields: What the fields mean; its time unit is settled.
+        sample: The first records of the input: their types are what pyarrow is told to expect.
+            They change the speed, never the result.
+    """
+
+    def __init__(self, fields: Fields, sample: Iterable[Line]) -> None:
+        self.fields = fields
+        self._column_types = self._types(list(sample))
+
+    @abstractmethod
+    def read_line(self, raw: bytes) -> Line:
+        """Parses one line into its fields, or raises `BadRecordError`."""
+
+    @abstractmethod
+    def _read_run(self, data: bytes, rows: int) -> pa.Table:
+        """Parses regular lines with pyarrow, or raises `_NotRegularError` or `pa.ArrowInvalid`."""
+
+    def _regular(self, lines: Lines) -> Flags:
+        """Marks the lines that may go to pyarrow."""
+        return np.ones(len(lines), dtype=np.bool_)
+
+    def parse(self, lines: Lines, latest_ms: int | None = None) -> tuple[Columns, list[Rejected]]:
+        """Parses a block.
+
+        Args:
+            lines: Its lines.
+            latest_ms: An event time after this one is "from the future"; None for no limit.
+
+        Returns:
+            The records and markers in order, and the lines that are neither.
+        """
+        parts: list[Columns] = []
+        rejected: list[Rejected] = []
+        regular = self._regular(lines)
+        cuts = np.flatnonzero(np.diff(regular)) + 1
+        bounds = [0, *cuts.tolist(), len(lines)]
+        for low, high in zip(bounds[:-1], bounds[1:], strict=True):
+            if low < high and regular[low]:
+                self._parse_run(lines, low, high, latest_ms, parts, rejected)
+            else:
+                self._parse_each(lines, range(low, high), latest_ms, parts, rejected)
+        if not parts:
+            return Columns.of([], []), rejected
+        rejected.sort(key=lambda row: row.line)
+        return Columns.concat(parts), rejected
+
+    def _parse_run(
+        self,
+        lines: Lines,
+        low: int,
+        high: int,
+        latest_ms: int | None,
+        parts: list[Columns],
+        rejected: list[Rejected],
+    ) -> None:
+        if self._column_types is not None:
+            try:
+                columns, odd = self._columns(lines, low, high, latest_ms)
+            except (_NotRegularError, pa.ArrowInvalid, UnicodeDecodeError, ValueError):
+                pass
+            else:
+                parts.append(columns)
+                self._parse_each(lines, (odd + low).tolist(), latest_ms, parts, rejected)
+                return
+        if self._column_types is None or high - low <= _SMALL_RUN:
+            self._parse_each(lines, range(low, high), latest_ms, parts, rejected)
+            return
+        middle = (low + high) // 2
+        self._parse_run(lines, low, middle, latest_ms, parts, rejected)
+        self._parse_run(lines, middle, high, latest_ms, parts, rejected)
+
+    def _parse_each(
+        self,
+        lines: Lines,
+        numbers: Iterable[int],
+        latest_ms: int | None,
+        parts: list[Columns],
+        rejected: list[Rejected],
+    ) -> None:
+        good: list[int] = []
+        records: list[Record] = []
+        for number in numbers:
+            raw, line = lines[number], None
+            try:
+                line = self.read_line(raw)
+                records.append(self.fields.read(line, latest_ms))
+                good.append(number)
+            except BadRecordError as error:
+                own = None if line is None else self.fields.read_id(line)
+                rejected.append(Rejected(number, error.reason, error.detail, raw, own))
+        if good:
+            parts.append(Columns.of(good, records))
+
+    def _columns(
+        self, lines: Lines, low: int, high: int, latest_ms: int | None
+    ) -> tuple[Columns, Indices]:
+        """Parses a run at once; gives its good rows and the rows to look at one by one."""
+        data = lines.data[lines.starts[low] : lines.ends[high - 1]]
+        if not data.isascii():
+            data.decode()
+        table = self._read_run(data, high - low)
+        if table.num_rows != high - low:
+            raise _NotRegularError
+        fields, rows = self.fields, table.num_rows
+        assert isinstance(fields.timestamps, FieldTime)  # noqa: S101 (see _types)
+        times = _one(table, fields.timestamps.field)
+        event_time = fields.timestamps.column_to_ms(times)
+        key = _one(table, fields.key)
+        value = pa.nulls(rows, pa.int64()) if fields.value is None else _one(table, fields.value)
+        ids = pa.nulls(rows, pa.string()) if fields.id is None else _one(table, fields.id)
+        latest = MAX_EVENT_TIME_MS if latest_ms is None else min(latest_ms, MAX_EVENT_TIME_MS)
+        odd = (event_time < MIN_EVENT_TIME_MS) | (event_time > latest) | _nulls(times)
+        bare = _nulls(key)
+        if fields.value is not None:
+            bare |= _nulls(value)
+            if pa.types.is_floating(value.type):
+                bare |= ~np.isfinite(value.fill_null(0.0).to_numpy(zero_copy_only=False))
+        if fields.marker is None:
+            marker = np.zeros(rows, dtype=np.bool_)
+        else:
+            flags = pc.fill_null(_one(table, fields.marker), False)
+            marker = flags.to_numpy(zero_copy_only=False)
+        odd |= bare & ~marker
+        columns = Columns(
+            np.arange(low, high, dtype=np.int64),
+            event_time,
+            marker,
+            key.cast(pa.string()),
+            value,
+            ids.cast(pa.string()),
+        )
+        if not odd.any():
+            return columns, np.empty(0, dtype=np.int64)
+        return columns.take(np.flatnonzero(~odd)), np.flatnonzero(odd)
+
+    def _types(self, sample: list[Line]) -> dict[str, Any] | None:
+        """The Arrow type of each field; None where the columnar way is closed.
+
+        It is closed to a function as timestamp assigner, and where one field must be two types.
+        """
+        fields = self.fields
+        if not isinstance(fields.timestamps, FieldTime):
+            return None
+
+        def seen(name: str, kind: type) -> bool:
+            return any(isinstance(line.get(name), kind) for line in sample)
+
+        wanted = [(fields.timestamps.field, fields.timestamps.column_type)]
+        for name in (fields.key, fields.id):
+            if name is not None:
+                wanted.append((name, pa.int64() if seen(name, int) else pa.string()))
+        if fields.value is not None:
+            kind = pa.float64() if seen(fields.value, float) else pa.int64()
+            wanted.append((fields.value, kind))
+        if fields.marker is not None:
+            wanted.append((fields.marker, pa.bool_()))
+        types = dict(wanted)
+        return types if all(types[name] == kind for name, kind in wanted) else None
+
+
+class JsonLinesParser(BlockParser):
+    """Parses JSON lines."""
+
+    def read_line(self, raw: bytes) -> Line:
+        """Parses one line into its fields."""
+        return read_json_line(raw, self.fields)
+
+    def _regular(self, lines: Lines) -> Flags:
+        # pyarrow reads a stream of values, whatever the lines: a run of "{...}" lines that gives
+        # as many rows as lines has exactly one object a line. (A bare `null` crashes it.)
+        regular: Flags = (lines.bytes_[lines.starts] == ord("{")) & (
+            lines.bytes_[lines.ends - 1] == ord("}")
+        )
+        return regular
+
+    def _read_run(self, data: bytes, rows: int) -> pa.Table:
+        if b"null" in data and _NULL_AFTER_OBJECT.search(data):
+            raise _NotRegularError
+        assert self._column_types is not None  # noqa: S101 (checked by the caller)
+        return pa_json.read_json(
+            pa.py_buffer(data),
+            read_options=pa_json.ReadOptions(block_size=len(data) + 1, use_threads=False),
+            parse_options=pa_json.ParseOptions(
+                explicit_schema=pa.schema(list(self._column_types.items())),
+                unexpected_field_behavior="ignore",
+            ),
+        )
+
+
+class CsvParser(BlockParser):
+    """Parses the data lines of a CSV file; a record is one line, as in JSON lines.
+
+    Args:
+        fields: What the fields mean.
+        sample: The first records.
+        header: The column names.
+    """
+
+    def __init__(self, fields: Fields, sample: Iterable[Line], header: tuple[str, ...]) -> None:
+        super().__init__(fields, sample)
+        self.header = header
+
+    def read_line(self, raw: bytes) -> Line:
+        """Parses one line into its fields."""
+        return read_csv_line(raw, self.header, self.fields)
+
+    def _read_run(self, data: bytes, rows: int) -> pa.Table:
+        if b'"' in data or b"\r" in data:  # quoting may hide a line break from us or from pyarrow
+            raise _NotRegularError
+        assert self._column_types is not None  # noqa: S101 (checked by the caller)
+        types = {name: pa.string() for name in self._column_types}
+        table = pa_csv.read_csv(
+            io.BytesIO(data),
+            read_options=pa_csv.ReadOptions(
+                column_names=list(self.header), block_size=len(data) + 1, use_threads=False
+            ),
+            parse_options=pa_csv.ParseOptions(ignore_empty_lines=False),
+            convert_options=pa_csv.ConvertOptions(
+                include_columns=list(types),
+                column_types=types,
+                strings_can_be_null=True,
+                null_values=[""],
+            ),
+        )
+        return _convert(table, self._column_types)
+
+
+_CSV_SHAPES: Final[dict[Any, tuple[str, Callable[[pa.Array], pa.Array]]]] = {
+    pa.int64(): (r"^-?[0-9]{1,19}$", lambda column: column.cast(pa.int64())),
+    pa.float64(): (
+        r"^-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?$",
+        lambda column: column.cast(pa.float64()),
+    ),
+    pa.bool_(): (r"^(true|false)$", lambda column: pc.equal(column, "true")),
+}
+
+
+def _convert(table: pa.Table, types: dict[str, Any]) -> pa.Table:
+    """Casts text columns, refusing what `Fields.read` might read in another way."""
+    columns = {}
+    for name, kind in types.items():
+        column = _one(table, name)
+        if kind in _CSV_SHAPES:
+            pattern, cast = _CSV_SHAPES[kind]
+            if pc.all(pc.match_substring_regex(column, pattern)).as_py() is False:
+                raise _NotRegularError
+            column = cast(column)
+        columns[name] = column
+    return pa.table(columns)
+
+
+def _one(table: pa.Table, name: str) -> pa.Array:
+    column = table.column(name)
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def _nulls(column: pa.Array) -> Flags:
+    if not column.null_count:
+        return np.zeros(len(column), dtype=np.bool_)
+    nulls: Flags = column.is_null().to_numpy(zero_copy_only=False)
+    return nulls

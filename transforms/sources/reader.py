@@ -1,0 +1,313 @@
+"""`ReadEvents`: the one source. A splittable DoFn over a group of splits, whatever the connector.
+
+On Beam's Python DirectRunner, which cannot run an unbounded splittable DoFn, the same reader feeds
+a `TestStream` with its batches and watermarks (`embedded`): finite inputs, held in memory.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import apache_beam as beam
+from apache_beam.coders import Coder
+from apache_beam.io.iobase import RestrictionProgress, RestrictionTracker
+from apache_beam.pvalue import PBegin, PCollection, TaggedOutput
+from apache_beam.testing.test_stream import TestStream
+from apache_beam.transforms.core import RestrictionProvider, WatermarkEstimatorProvider
+from apache_beam.transforms.window import TimestampedValue
+from apache_beam.utils.timestamp import Duration as BeamDuration
+
+from beam_lateness.transforms import metrics
+from beam_lateness.transforms.batch import EventBatch
+from beam_lateness.transforms.beam_time import to_ms, to_timestamp
+from beam_lateness.transforms.results import InvalidRecord
+from beam_lateness.transforms.sources.connector import Connector, Positions, SplitPosition
+from beam_lateness.transforms.sources.formats import bind
+from beam_lateness.transforms.sources.group import GroupReader, Poll, ReadSettings
+from beam_lateness.transforms.sources.records import Line
+from beam_lateness.transforms.times import NO_WATERMARK_MS
+from beam_lateness.transforms.watermarks.estimator import (
+    GroupState,
+    GroupStateCoder,
+    GroupWatermarkEstimator,
+    exclusive,
+)
+from beam_lateness.transforms.watermarks.strategy import WatermarkStrategy
+
+INVALID_TAG: Final = "invalid"
+
+
+@dataclass(frozen=True)
+class ReadEventsResult:
+    """What `ReadEvents` gives.
+
+    Args:
+        events: `PCollection[EventBatch]`, stamped.
+        invalid: `PCollection[InvalidRecord]`.
+    """
+
+    events: PCollection[EventBatch]
+    invalid: PCollection[InvalidRecord]
+
+
+@dataclass(eq=False)
+class ReadEvents(beam.PTransform):  # type: ignore[misc]
+    """Reads an input as stamped batches of records.
+
+    Watermark: the minimum over the splits of what the strategy says, exclusive as Beam means it;
+    it never goes back, and reaches the end of time only when a finite input has been read.
+
+    Args:
+        connector: The input, such as `Files`.
+        strategy: Where event times come from and how the watermark follows them.
+        settings: How to read: block size, pace, the guard against times from the future.
+        embedded: Whether to run on Beam's Python DirectRunner: a finite input, held in memory.
+
+    Returns:
+        A `ReadEventsResult`.
+
+    Raises:
+        ValueError: Before launch, if there is nothing to read, a field or the time unit cannot be
+            made out, or `embedded` is asked of an input that has no end.
+
+    Example:
+        >>> from beam_lateness import Files, JsonLines
+        >>> source = ReadEvents(
+        ...     Files(["flights.jsonl"], JsonLines("origin", "distance")),
+        ...     WatermarkStrategy.for_bounded_out_of_orderness("15m"),
+        ... )
+        >>> source.embedded
+        False
+    """
+
+    connector: Connector
+    strategy: WatermarkStrategy
+    settings: ReadSettings = ReadSettings()
+    embedded: bool = False
+
+    def __post_init__(self) -> None:
+        super().__init__()
+        if self.embedded and (self.connector.follows or self.settings.replay_speed is not None):
+            msg = "embedded reads a finite input at full speed; follow and replay_speed need Prism"
+            raise ValueError(msg)
+
+    def expand(self, pbegin: PBegin) -> ReadEventsResult:
+        """Binds the input's head, then reads it by the means of the engine."""
+        self.connector.initial_positions()
+        strategy, sample = bind(self.connector.line_format, self.strategy, self.connector.head())
+        reader = _ReadGroup(self.connector, strategy, sample, self.settings)
+        if self.embedded:
+            polls = pbegin | "ReplayPolls" >> reader.as_test_stream()
+            outputs = polls | "EmitPolls" >> beam.ParDo(_EmitPolls()).with_outputs(
+                INVALID_TAG, main="events"
+            )
+        else:
+            group = pbegin | "Group" >> beam.Create([0], reshuffle=False)
+            outputs = group | "ReadGroup" >> beam.ParDo(reader).with_outputs(
+                INVALID_TAG, main="events"
+            )
+        events, invalid = outputs.events, outputs[INVALID_TAG]
+        events.element_type = EventBatch
+        invalid.element_type = InvalidRecord
+        return ReadEventsResult(events, invalid)
+
+
+class _PositionsCoder(Coder):  # type: ignore[misc]
+    """Encodes the positions of a group as JSON."""
+
+    def encode(self, value: Positions) -> bytes:
+        return json.dumps(value).encode()
+
+    def decode(self, encoded: bytes) -> Positions:
+        return {name: SplitPosition(*fields) for name, fields in json.loads(encoded).items()}
+
+    def is_deterministic(self) -> bool:
+        return True
+
+
+class _PositionsTracker(RestrictionTracker):  # type: ignore[misc]
+    """Tracks how far a group has been read; it is split at a checkpoint only, never for speed,
+    since a group is read in one order."""
+
+    def __init__(self, positions: Positions) -> None:
+        self._positions = positions
+        self._claimed = False
+        self._split = False
+
+    def current_restriction(self) -> Positions:
+        return self._positions
+
+    def try_claim(self, position: Positions) -> bool:
+        """Claims everything up to the positions after a poll."""
+        if self._split:
+            return False
+        self._positions, self._claimed = position, True
+        return True
+
+    def try_split(self, fraction_of_remainder: float) -> tuple[Positions, Positions] | None:
+        if fraction_of_remainder != 0 or self._split:
+            return None
+        self._split = True
+        residual = self._positions
+        self._positions = {
+            name: position._replace(end=position.offset, done=True)
+            for name, position in residual.items()
+        }
+        return self._positions, residual
+
+    def check_done(self) -> bool:
+        if self._split or (self._claimed and all(p.done for p in self._positions.values())):
+            return True
+        left = [name for name, position in self._positions.items() if not position.done]
+        msg = f"splits left unread: {', '.join(left)}"
+        raise ValueError(msg)
+
+    def current_progress(self) -> RestrictionProgress:
+        # As a fraction: completed/remaining of an empty restriction make some engines divide 0/0.
+        done = sum(position.offset for position in self._positions.values())
+        total = sum(max(p.end or 0, p.offset) for p in self._positions.values())
+        return RestrictionProgress(fraction=done / total if total else 0.0)
+
+    def is_bounded(self) -> bool:
+        return False
+
+
+class _ReadGroup(
+    beam.DoFn,  # type: ignore[misc]
+    RestrictionProvider,  # type: ignore[misc]
+    WatermarkEstimatorProvider,  # type: ignore[misc]
+):
+    """Reads a group of splits, a poll a call."""
+
+    def __init__(
+        self,
+        connector: Connector,
+        strategy: WatermarkStrategy,
+        sample: list[Line],
+        settings: ReadSettings,
+    ) -> None:
+        self._connector = connector
+        self._strategy = strategy
+        self._sample = sample
+        self._settings = settings
+        self._reader: GroupReader | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_reader": None}
+
+    def initial_restriction(self, element: int) -> Positions:
+        return self._connector.initial_positions()
+
+    def create_tracker(self, restriction: Positions) -> _PositionsTracker:
+        return _PositionsTracker(restriction)
+
+    def restriction_size(self, element: int, restriction: Positions) -> float:
+        return float(sum(max((p.end or p.offset) - p.offset, 0) for p in restriction.values()))
+
+    def split(self, element: int, restriction: Positions) -> Iterator[Positions]:
+        yield restriction
+
+    def truncate(self, element: int, restriction: Positions) -> None:
+        """Reads no more once the pipeline drains."""
+
+    def restriction_coder(self) -> Coder:
+        return _PositionsCoder()
+
+    def initial_estimator_state(self, element: int, restriction: Positions) -> GroupState:
+        return GroupState()
+
+    def create_watermark_estimator(self, estimator_state: GroupState) -> GroupWatermarkEstimator:
+        return GroupWatermarkEstimator(estimator_state)
+
+    def estimator_state_coder(self) -> Coder:
+        return GroupStateCoder()
+
+    @beam.DoFn.unbounded_per_element()  # type: ignore[untyped-decorator]
+    def process(
+        self,
+        element: int,
+        tracker: Any = beam.DoFn.RestrictionParam(),
+        estimator: Any = beam.DoFn.WatermarkEstimatorParam(),
+    ) -> Iterable[Any]:
+        reader = self._reader_at(tracker.current_restriction(), estimator.get_estimator_state())
+        poll = reader.poll()
+        if not tracker.try_claim(poll.positions):
+            self._close()
+            return
+        yield from _emit(poll)
+        estimator.advance(poll.state)
+        if poll.finished:
+            self._close()
+        else:
+            tracker.defer_remainder(BeamDuration.of(poll.wait_s))
+
+    def teardown(self) -> None:
+        self._close()
+
+    def _reader_at(self, positions: Positions, state: GroupState) -> GroupReader:
+        """The reader of the last call if it stands there (it holds parsed blocks), or a new one."""
+        reader = self._reader
+        if reader is None or reader.positions != positions or reader.state != state:
+            self._close()
+            reader = self._reader = self._open(positions, state)
+        return reader
+
+    def _open(self, positions: Positions, state: GroupState) -> GroupReader:
+        return GroupReader(
+            self._connector, self._strategy, self._sample, self._settings, positions, state
+        )
+
+    def _close(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+    def as_test_stream(self) -> TestStream:
+        """Reads the whole input now, and replays its polls and watermarks."""
+        stream = TestStream()
+        reader = self._open(self._connector.initial_positions(), GroupState())
+        reported_ms = exclusive(NO_WATERMARK_MS)
+        finished = False
+        while not finished:
+            poll = reader.poll()
+            finished = poll.finished
+            earliest = min((int(b.event_times.min()) for b in poll.batches), default=reported_ms)
+            stream = stream.add_elements([TimestampedValue(poll, to_timestamp(earliest))])
+            watermark_ms = to_ms(_watermark(poll.state))
+            if watermark_ms > reported_ms and not finished:
+                stream = stream.advance_watermark_to(to_timestamp(watermark_ms))
+                reported_ms = watermark_ms
+        return stream.advance_watermark_to_infinity()
+
+
+class _EmitPolls(beam.DoFn):  # type: ignore[misc]
+    """Takes the polls of an embedded run apart."""
+
+    def process(self, element: Poll) -> Iterable[Any]:
+        yield from _emit(element)
+
+
+_INPUT = metrics.Count(metrics.INPUT)
+_INVALID = metrics.Count(metrics.INVALID)
+_BLANK = metrics.Count(metrics.BLANK_LINES)
+_WATERMARK = metrics.Highest(metrics.WATERMARK_MS)
+
+
+def _emit(poll: Poll) -> Iterator[Any]:
+    """Counts a poll and emits its elements."""
+    _INPUT.inc(sum(map(len, poll.batches)) + len(poll.invalid))
+    _INVALID.inc(len(poll.invalid))
+    _BLANK.inc(poll.blank)
+    if poll.state.watermark_ms > NO_WATERMARK_MS:
+        _WATERMARK.update(exclusive(poll.state.watermark_ms))
+    for batch in poll.batches:
+        yield TimestampedValue(batch, to_timestamp(int(batch.event_times.min())))
+    for record in poll.invalid:
+        yield TaggedOutput(INVALID_TAG, record)
+
+
+def _watermark(state: GroupState) -> Any:
+    return GroupWatermarkEstimator(state).current_watermark()

@@ -1,0 +1,1 @@
+"""Watermark strategies, their generators, the minimum over splits, and the Beam adapter."""

@@ -1,0 +1,180 @@
+"""Where a record's event time comes from: a field in a declared or detected unit, or a function."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta, timezone
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from beam_lateness.transforms.times import Millis
+
+TIME_UNITS: Final = ("auto", "s", "ms", "us", "ns", "iso")
+
+_PER_SECOND: Final = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_ISO: Final = (  # for Python and for RE2 (Arrow): both readings of a column must agree
+    r"(\d{4})-(\d{2})-(\d{2})[T ](\d{2}):(\d{2})(?::(\d{2})(?:\.(\d{1,9}))?)?"
+    r"(?:Z|([+-])([01]\d|2[0-3]):?([0-5]\d))"
+)
+_ISO_PATTERN: Final = re.compile(_ISO, re.ASCII)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+
+# A unit is detected when it, and it alone, puts every sample between 1980 and 2100.
+_PLAUSIBLE_S: Final = (315_532_800, 4_102_444_800)
+
+
+@dataclass(frozen=True)
+class FieldTime:
+    """Reads the event time from a field.
+
+    Args:
+        field: Name of the field.
+        unit: `s`, `ms`, `us` or `ns` since the epoch, `iso` for ISO 8601 with a zone, or `auto`
+            to detect it once, from the head of the input.
+
+    Raises:
+        ValueError: If the unit is none of these.
+
+    Example:
+        >>> FieldTime("at", unit="s").to_ms(1357035300.25)
+        1357035300250
+        >>> FieldTime("at", unit="iso").to_ms("2013-01-01T10:15:00+01:00")
+        1357031700000
+    """
+
+    field: str
+    unit: str = "auto"
+
+    def __post_init__(self) -> None:
+        if self.unit not in TIME_UNITS:
+            msg = f"unit (--time_unit) must be one of {', '.join(TIME_UNITS)}, got {self.unit!r}"
+            raise ValueError(msg)
+
+    def bind(self, samples: Iterable[Any]) -> FieldTime:
+        """Settles `auto` from the values at the head of the input; other units stay.
+
+        Args:
+            samples: The field's values in the first records.
+
+        Raises:
+            ValueError: If the samples disagree.
+        """
+        if self.unit != "auto":
+            return self
+        return replace(self, unit=_detect(self.field, list(samples)))
+
+    def to_ms(self, value: Any) -> int:
+        """Gives one value in ms since the epoch, rounded down.
+
+        Raises:
+            ValueError: If it is no time in this unit; the message says why.
+        """
+        if self.unit == "iso":
+            return _iso_to_ms(value)
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            msg = f"not a number: {_short(value)}"
+            raise ValueError(msg)
+        if isinstance(value, int):
+            return value * 1000 // _PER_SECOND[self.unit]
+        if not math.isfinite(value):
+            msg = f"not a finite number: {value}"
+            raise ValueError(msg)
+        if self.unit == "s":  # keep whole microseconds: 0.251 s is 250.9999 ms in binary
+            whole = math.floor(value)
+            return whole * 1000 + math.floor(round((value - whole) * 1e6) / 1000)
+        return math.floor(value) * 1000 // _PER_SECOND[self.unit]
+
+    @property
+    def column_type(self) -> Any:
+        """The Arrow type in which a column of these values is parsed."""
+        return {"s": pa.float64(), "iso": pa.string()}.get(self.unit, pa.int64())
+
+    def column_to_ms(self, column: pa.Array) -> Millis:
+        """Gives a whole column in ms, exactly as `to_ms` would value by value.
+
+        Nulls come out as some number: the caller knows where they are.
+
+        Raises:
+            ValueError: If a value needs `to_ms` to be judged.
+        """
+        if self.unit == "iso":
+            if pc.all(pc.match_substring_regex(column, f"^{_ISO}$")).as_py() is False:
+                msg = "a value is not ISO 8601 with a zone"
+                raise ValueError(msg)
+            micros = column.cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+            return _numbers(micros) // 1000
+        if self.unit == "s":
+            seconds = pc.fill_null(column, 0.0).to_numpy(zero_copy_only=False)
+            if not (np.abs(seconds) < 2**52).all():  # false for NaN too
+                msg = "a value is out of range"
+                raise ValueError(msg)
+            whole = np.floor(seconds)
+            part = np.floor(np.round((seconds - whole) * 1e6) / 1000)
+            return whole.astype(np.int64) * 1000 + part.astype(np.int64)
+        numbers = _numbers(column)
+        per_ms = _PER_SECOND[self.unit] // 1000
+        return numbers if per_ms == 1 else numbers // per_ms
+
+
+TimestampAssigner: TypeAlias = FieldTime | Callable[[Mapping[str, Any]], int]
+"""A `FieldTime`, or a function from the record's fields to its event time in ms (at the price of
+parsing record by record)."""
+
+
+def _numbers(column: pa.Array) -> Millis:
+    filled = pc.fill_null(column, 0) if column.null_count else column
+    numbers: Millis = filled.to_numpy(zero_copy_only=False)
+    return numbers
+
+
+def _iso_to_ms(value: Any) -> int:
+    match = _ISO_PATTERN.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        msg = f"not ISO 8601 with a zone: {_short(value)}"
+        raise ValueError(msg)
+    year, month, day, hour, minute, second, fraction, sign, off_h, off_m = match.groups()
+    moment = datetime(
+        int(year), int(month), int(day), int(hour), int(minute), int(second or 0), tzinfo=timezone.utc
+    )
+    ms = (moment - _EPOCH) // _MILLISECOND
+    if sign:
+        offset = (int(off_h) * 60 + int(off_m)) * 60_000
+        ms += offset if sign == "-" else -offset
+    return ms + int(((fraction or "") + "000")[:3])
+
+
+def _detect(field: str, samples: list[Any]) -> str:
+    values = [value for value in samples if value is not None]
+    if not values:
+        return "ms"
+    if all(isinstance(value, str) for value in values):
+        return "iso"
+    low, high = _PLAUSIBLE_S
+    units = {
+        next((u for u, per in _PER_SECOND.items() if low * per <= value < high * per), None)
+        for value in values
+        if isinstance(value, (int, float)) and not isinstance(value, bool)
+    }
+    # No unit makes it a date of our time (0, 5, 1000 ...): such input counts in our own unit.
+    units.discard(None)
+    if not units:
+        return "ms"
+    if len(units) == 1:
+        return str(units.pop())
+    msg = (
+        f"the values of time field {field!r} look like different units; "
+        "declare it with --time_unit s|ms|us|ns|iso (FieldTime(unit=...))"
+    )
+    raise ValueError(msg)
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
