@@ -33,7 +33,7 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy -p beam_lateness -p tests
-	$(BIN)/python -m pytest --doctest-modules -p no:randomly beam_lateness -q
+	$(BIN)/python -m pytest --doctest-modules beam_lateness -q
 
 bench: $(VENV)/.dev prism
 	$(BIN)/python benchmarks/marginal.py

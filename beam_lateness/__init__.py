@@ -1,5 +1,8 @@
-"""Late data for Apache Beam in Python: watermark strategies, panes that correct themselves, and a
-`too_late` output, so that input = aggregated + too late + invalid, always."""
+"""Late data for Apache Beam in Python.
+
+Watermark strategies, panes that correct themselves, and a `too_late` output, so that
+input = aggregated + too late + invalid, always.
+"""
 
 from beam_lateness.transforms.batch import EventBatch
 from beam_lateness.transforms.lateness.aggregate import AggregateWindows

@@ -2,8 +2,8 @@
 
     python benchmarks/payments.py --records 1000000 --output payments.jsonl
 
-Each line is `{"event_id": ..., "account": ..., "amount_cents": ..., "event_time": ...}`, in order of
-arrival; event time is arrival time less a delay of a Pareto distribution (median 0.1 s, 1 in 1,000
+Each line has an event_id, an account, amount_cents and an event_time in ms, in order of arrival;
+event time is arrival time less a delay of a Pareto distribution (median 0.1 s, 1 in 1,000
 over 2 minutes). The same arguments give the same file.
 """
 

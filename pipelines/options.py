@@ -27,7 +27,7 @@ EMIT, DROP = "emit", "drop"
 _LIVE_FUTURE_SKEW_MS: Final = 300_000
 
 
-class StreamOptions(PipelineOptions):  # type: ignore[misc]
+class StreamOptions(PipelineOptions):
     """The flags of `beam-lateness stream`; Beam's own flags stand beside them."""
 
     @classmethod
@@ -43,10 +43,17 @@ class StreamOptions(PipelineOptions):  # type: ignore[misc]
         add("--id_field", help="field that identifies a record, for dead letters")
         add("--follow", action="store_true", help="go on reading as files grow and appear")
         add("--replay_speed", help="pace by event time: 1 as it happened, 60 a minute a second")
-        add("--max_future_skew", help="records further ahead of the clock are invalid; off for "
-            "replays, 5m with --follow")
-        add("--block_bytes", default=str(BLOCK_BYTES), help="about how much is read between two "
-            "watermarks; changes speed and memory, never a verdict")
+        add(
+            "--max_future_skew",
+            help="records further ahead of the clock are invalid; off for "
+            "replays, 5m with --follow",
+        )
+        add(
+            "--block_bytes",
+            default=str(BLOCK_BYTES),
+            help="about how much is read between two "
+            "watermarks; changes speed and memory, never a verdict",
+        )
 
         lateness = parser.add_argument_group("windows and lateness")
         add = lateness.add_argument
@@ -135,7 +142,7 @@ def check_flags(argv: Sequence[str]) -> None:
         add_help=False, allow_abbrev=False, conflict_handler="resolve", exit_on_error=False
     )
     for options in (*PipelineOptions.__subclasses__(), StreamOptions):
-        options._add_argparse_args(parser)
+        options._add_argparse_args(parser)  # type: ignore[attr-defined]
     try:
         _, unknown = parser.parse_known_args(list(argv))
     except argparse.ArgumentError as error:
@@ -237,4 +244,3 @@ def _writable(path: str | None) -> str | None:
             msg = f"--report {path!r} cannot be written: no writable folder {folder!r}"
             raise ValueError(msg)
     return path
-

@@ -1,6 +1,6 @@
 """The main job: read, route what is too late, aggregate windows that correct themselves, upsert.
 
-    python -m beam_lateness.pipelines.streaming --help
+python -m beam_lateness.pipelines.streaming --help
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from apache_beam.coders import Coder
-from apache_beam.coders import registry as coder_registry
+from apache_beam.coders.typecoders import registry as coder_registry
 
 from beam_lateness.transforms.times import Flags, Millis
 
@@ -80,7 +80,7 @@ def record_id(split: str, row: Mapping[str, Any]) -> str:
     return own if own is not None else f"{split}:{row[POSITION]}"
 
 
-class EventBatchCoder(Coder):  # type: ignore[misc]
+class EventBatchCoder(Coder):
     """Encodes an `EventBatch` as one Arrow IPC stream, the split's name in its metadata."""
 
     def encode(self, value: EventBatch) -> bytes:

@@ -10,8 +10,7 @@ from __future__ import annotations
 import threading
 from typing import Final
 
-from apache_beam.metrics import Metrics, MetricsFilter
-from apache_beam.metrics.metric import MetricResults
+from apache_beam.metrics.metric import MetricResults, Metrics, MetricsFilter
 
 NAMESPACE: Final = "beam_lateness"
 

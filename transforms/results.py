@@ -26,8 +26,8 @@ class Pane(NamedTuple):
     window_start: int
     window_end: int
     value: Any
-    count: int
-    index: int
+    count: int  # type: ignore[assignment]  # shadows tuple.count, which nobody needs of a pane
+    index: int  # type: ignore[assignment]
     timing: str
 
 

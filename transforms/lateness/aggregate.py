@@ -8,6 +8,7 @@ collects; the timer at the end merges and emits; after it each table is merged i
 
 from __future__ import annotations
 
+import itertools
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from apache_beam.coders import BytesCoder, Coder
-from apache_beam.coders import registry as coder_registry
+from apache_beam.coders.typecoders import registry as coder_registry
 from apache_beam.pvalue import PCollection
 from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.trigger import AccumulationMode
@@ -30,12 +31,10 @@ from apache_beam.transforms.userstate import (
 )
 from apache_beam.transforms.window import GlobalWindows, IntervalWindow
 from apache_beam.typehints import typehints
-from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import WindowedValue
 
 from beam_lateness.transforms import metrics
 from beam_lateness.transforms.batch import (
-    EVENT_TIME,
     KEY,
     VALUE,
     EventBatch,
@@ -70,7 +69,7 @@ _PANES = metrics.Count(metrics.PANES)
 
 
 @dataclass(eq=False)
-class AggregateWindows(beam.PTransform):  # type: ignore[misc]
+class AggregateWindows(beam.PTransform[Any, PCollection[Pane]]):
     """Aggregates values per key and window; late records bring a corrected pane at once.
 
     Put it behind `RouteTooLate` with the same windows. It takes `PCollection[EventBatch]` or any
@@ -101,7 +100,7 @@ class AggregateWindows(beam.PTransform):  # type: ignore[misc]
     windows: Windows
     aggregate: str | tuple[str, ...] | list[str] | beam.CombineFn = "sum"
     num_shards: int = 4
-    accumulation_mode: int = AccumulationMode.ACCUMULATING
+    accumulation_mode: Any = AccumulationMode.ACCUMULATING
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -185,7 +184,7 @@ class _Partials:
         starts, late, shards = starts[order], late[order], shards[order]
         changes = (np.diff(starts) != 0) | (np.diff(late) != 0) | (np.diff(shards) != 0)
         cuts = [0, *(np.flatnonzero(changes) + 1).tolist(), len(order)]
-        for low, high in zip(cuts[:-1], cuts[1:], strict=True):
+        for low, high in itertools.pairwise(cuts):
             start = int(starts[low])
             (part,) = rows.slice(low, high - low).to_batches() or [None]
             if part is None:
@@ -199,7 +198,7 @@ class _Partials:
             )
 
 
-class _PreAggregateBatches(beam.DoFn):  # type: ignore[misc]
+class _PreAggregateBatches(beam.DoFn):
     """Pre-aggregates stamped batches."""
 
     def __init__(self, aggregation: Aggregation, windows: Windows, num_shards: int) -> None:
@@ -224,7 +223,7 @@ class _PreAggregateBatches(beam.DoFn):  # type: ignore[misc]
         yield from self._partials(grouped, _Earliest(starts, times))
 
 
-class _PreAggregateRecords(beam.DoFn):  # type: ignore[misc]
+class _PreAggregateRecords(beam.DoFn):
     """Pre-aggregates a bundle of `(key, value)` records."""
 
     def __init__(
@@ -240,9 +239,7 @@ class _PreAggregateRecords(beam.DoFn):  # type: ignore[misc]
         self._values: list[Any] = []
         self._times: list[int] = []
 
-    def process(
-        self, element: tuple[Any, Any], timestamp: Timestamp = beam.DoFn.TimestampParam
-    ) -> None:
+    def process(self, element: tuple[Any, Any], timestamp: Any = beam.DoFn.TimestampParam) -> None:
         key, value = element
         self._keys.append(self._key_coder.encode(key))
         self._values.append(value)
@@ -282,7 +279,7 @@ class _Earliest:
         return int(self._times[np.searchsorted(self._starts, start)])
 
 
-class _MergePartials(beam.DoFn):  # type: ignore[misc]
+class _MergePartials(beam.DoFn):
     """Keeps the tables of one (window, shard) and emits its panes."""
 
     PARTIALS = BagStateSpec("partials", BytesCoder())
@@ -304,7 +301,7 @@ class _MergePartials(beam.DoFn):  # type: ignore[misc]
     def process(
         self,
         element: tuple[int, bytes],
-        window: IntervalWindow = beam.DoFn.WindowParam,
+        window: Any = beam.DoFn.WindowParam,
         partials: Any = beam.DoFn.StateParam(PARTIALS),
         merged: Any = beam.DoFn.StateParam(MERGED),
         end: Any = beam.DoFn.TimerParam(END),
@@ -316,10 +313,10 @@ class _MergePartials(beam.DoFn):  # type: ignore[misc]
             return
         yield from self._correct(_decode(state), [_decode(element[1][1:])], window, merged)
 
-    @on_timer(END)  # type: ignore[untyped-decorator]
+    @on_timer(END)
     def fire(
         self,
-        window: IntervalWindow = beam.DoFn.WindowParam,
+        window: Any = beam.DoFn.WindowParam,
         partials: Any = beam.DoFn.StateParam(PARTIALS),
         merged: Any = beam.DoFn.StateParam(MERGED),
     ) -> Iterable[Pane]:
@@ -350,9 +347,7 @@ class _MergePartials(beam.DoFn):  # type: ignore[misc]
         changed_rows = total.filter(changed)
         yield from self._panes(changed_rows, late_by_key, window, LATE)
 
-    def _panes(
-        self, rows: Rows, news: Rows, window: IntervalWindow, timing: str
-    ) -> Iterator[Pane]:
+    def _panes(self, rows: Rows, news: Rows, window: IntervalWindow, timing: str) -> Iterator[Pane]:
         """Emits a pane a row.
 
         Args:

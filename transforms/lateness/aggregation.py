@@ -1,4 +1,4 @@
-"""Aggregates as tables: made of records, merged with each other, read as results. No Beam runs here.
+"""Aggregates as tables: made of records, merged with each other, read as results.
 
 A *partial* is a record batch with a row per key: `key`, `count`, and what the aggregates need. The
 same layout, with `panes` (how many were emitted for the key), is the state of a window.
@@ -48,7 +48,8 @@ class Aggregation(ABC):
     def merge(self, parts: Sequence[Rows]) -> Rows:
         """Merges tables of `key`, `count`, own columns and perhaps `panes`.
 
-        Each has a row per key, and so has the result."""
+        Each has a row per key, and so has the result.
+        """
 
     @abstractmethod
     def values(self, rows: Rows) -> list[Any]:
@@ -82,9 +83,7 @@ class ColumnAggregation(Aggregation):
         if self._columns:
             rows = _replace(rows, VALUE, _widened(rows.column(VALUE)))
         wanted = [(VALUE, column) for column in self._columns]
-        grouped = rows.group_by(list(by), use_threads=False).aggregate(
-            [*wanted, ([], "count_all")]
-        )
+        grouped = rows.group_by(list(by), use_threads=False).aggregate([*wanted, ([], "count_all")])
         names = [*by, *self._columns, COUNT]
         found = [*by, *(f"{VALUE}_{column}" for column in self._columns), "count_all"]
         return grouped.select(found).rename_columns(names)
@@ -108,9 +107,7 @@ class ColumnAggregation(Aggregation):
         columns = {name: self._read(name, rows) for name in self.names}
         if len(self.names) == 1:
             return columns[self.names[0]]
-        return [
-            dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)
-        ]
+        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
     def _read(self, name: str, rows: Rows) -> list[Any]:
         column = _plain(rows.column(_SUM if name == "mean" else name).to_pylist())

@@ -22,7 +22,6 @@ from apache_beam.transforms.trigger import AccumulationMode, AfterCount, Repeate
 from apache_beam.transforms.window import TimestampCombiner
 from apache_beam.typehints import typehints
 from apache_beam.utils.timestamp import Duration as BeamDuration
-from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import PaneInfo, PaneInfoTiming, WindowedValue
 
 from beam_lateness.transforms import metrics
@@ -61,7 +60,7 @@ class RouteTooLateResult:
 
 
 @dataclass(eq=False)
-class RouteTooLate(beam.PTransform):  # type: ignore[misc]
+class RouteTooLate(beam.PTransform[Any, RouteTooLateResult]):
     """Routes each record whose window's time is over to `too_late`, and the rest to `accepted`.
 
     The rule: a record is too late if and only if `watermark >= window end + allowed lateness` when
@@ -157,7 +156,7 @@ class RouteTooLate(beam.PTransform):  # type: ignore[misc]
         accepted.element_type = element_type
         return self._result(accepted, too_late, invalid)
 
-    def _classifier_windows(self) -> beam.PTransform:
+    def _classifier_windows(self) -> beam.PTransform[Any, Any]:
         return beam.WindowInto(
             fixed_windows(self.windows),
             trigger=Repeatedly(AfterCount(1)),
@@ -174,7 +173,7 @@ class RouteTooLate(beam.PTransform):  # type: ignore[misc]
         return RouteTooLateResult(accepted, too_late, invalid)
 
 
-class _RouteByStamp(beam.DoFn):  # type: ignore[misc]
+class _RouteByStamp(beam.DoFn):
     """Judges stamped records by their stamps; leaves the suspicious to the engine if asked to."""
 
     def __init__(self, windows: Windows, ask_engine: bool) -> None:
@@ -203,19 +202,17 @@ class _RouteByStamp(beam.DoFn):  # type: ignore[misc]
             part = batch.filter(starts == start)
             earliest = to_timestamp(int(part.event_times.min()))
             window = _grace_window(self._windows, start)
-            yield TaggedOutput(
-                _SUSPECT_TAG, WindowedValue((shard, part), earliest, (window,))
-            )
+            yield TaggedOutput(_SUSPECT_TAG, WindowedValue((shard, part), earliest, (window,)))
 
 
-class _JudgeBatches(beam.DoFn):  # type: ignore[misc]
+class _JudgeBatches(beam.DoFn):
     """Reads the engine's verdict on suspicious batches from the pane's timing."""
 
     def __init__(self, windows: Windows) -> None:
         self._windows = windows
 
     def process(
-        self, element: tuple[int, Iterable[EventBatch]], pane: PaneInfo = beam.DoFn.PaneInfoParam
+        self, element: tuple[int, Iterable[EventBatch]], pane: Any = beam.DoFn.PaneInfoParam
     ) -> Iterable[Any]:
         for batch in element[1]:
             if not _is_over(pane):
@@ -225,7 +222,7 @@ class _JudgeBatches(beam.DoFn):  # type: ignore[misc]
                 yield TaggedOutput(TOO_LATE_TAG, record)
 
 
-class _ChunkRecords(beam.DoFn):  # type: ignore[misc]
+class _ChunkRecords(beam.DoFn):
     """Gathers a bundle's records by window, so that the classifier shuffles chunks."""
 
     def __init__(self, windows: Windows) -> None:
@@ -235,9 +232,7 @@ class _ChunkRecords(beam.DoFn):  # type: ignore[misc]
     def start_bundle(self) -> None:
         self._chunks: dict[int, list[tuple[int, Any]]] = defaultdict(list)
 
-    def process(
-        self, element: Any, timestamp: Timestamp = beam.DoFn.TimestampParam
-    ) -> Iterable[Any]:
+    def process(self, element: Any, timestamp: Any = beam.DoFn.TimestampParam) -> Iterable[Any]:
         event_time = to_ms(timestamp)
         if not is_event_time(event_time):
             yield _out_of_range(element, event_time)
@@ -253,7 +248,7 @@ class _ChunkRecords(beam.DoFn):  # type: ignore[misc]
         self._chunks.clear()
 
 
-class _JudgeRecords(beam.DoFn):  # type: ignore[misc]
+class _JudgeRecords(beam.DoFn):
     """Reads the engine's verdict on a chunk from the pane's timing."""
 
     def __init__(self, windows: Windows) -> None:
@@ -262,7 +257,7 @@ class _JudgeRecords(beam.DoFn):  # type: ignore[misc]
     def process(
         self,
         element: tuple[int, Iterable[list[tuple[int, Any]]]],
-        pane: PaneInfo = beam.DoFn.PaneInfoParam,
+        pane: Any = beam.DoFn.PaneInfoParam,
     ) -> Iterable[Any]:
         over = _is_over(pane)
         for chunk in element[1]:
@@ -280,15 +275,13 @@ class _JudgeRecords(beam.DoFn):  # type: ignore[misc]
         return TooLateRecord(key, value, event_time, start, start + self._windows.size_ms)
 
 
-class _AcceptInWindow(beam.DoFn):  # type: ignore[misc]
+class _AcceptInWindow(beam.DoFn):
     """Accepts all of a bounded collection: its watermark stays at the start until its end."""
 
     def __init__(self, windows: Windows) -> None:
         self._windows = windows
 
-    def process(
-        self, element: Any, timestamp: Timestamp = beam.DoFn.TimestampParam
-    ) -> Iterable[Any]:
+    def process(self, element: Any, timestamp: Any = beam.DoFn.TimestampParam) -> Iterable[Any]:
         event_time = to_ms(timestamp)
         if is_event_time(event_time):
             yield _in_window(element, event_time, self._windows)
@@ -317,7 +310,7 @@ def _in_window(record: Any, event_time: int, windows: Windows) -> WindowedValue:
     return WindowedValue(record, to_timestamp(event_time), (window,))
 
 
-def _out_of_range(record: Any, event_time: int) -> TaggedOutput:
+def _out_of_range(record: Any, event_time: int) -> TaggedOutput[Any, InvalidRecord]:
     _INVALID.inc()
     detail = f"{event_time} ms is not in years 1 to 9999"
     payload = repr(record).encode()

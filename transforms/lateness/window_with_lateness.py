@@ -1,4 +1,4 @@
-"""`WindowWithLateness`: Beam's own windowing for a user's GroupByKey, with nothing lost silently."""
+"""`WindowWithLateness`: Beam's own windowing for a user's GroupByKey, losing nothing silently."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def fixed_windows(windows: Windows) -> FixedWindows:
 
 
 @dataclass(eq=False)
-class WindowWithLateness(beam.PTransform):  # type: ignore[misc]
+class WindowWithLateness(beam.PTransform[PCollection[Any], PCollection[Any]]):
     """Windows a collection for the user's own `GroupByKey` or `Combine`: late records re-fire.
 
     Put it behind `RouteTooLate`, so that what Beam would drop has been taken out before. Default
@@ -54,7 +54,7 @@ class WindowWithLateness(beam.PTransform):  # type: ignore[misc]
 
     windows: Windows
     trigger: TriggerFn | None = None
-    accumulation_mode: int = AccumulationMode.ACCUMULATING
+    accumulation_mode: Any = AccumulationMode.ACCUMULATING
 
     def __post_init__(self) -> None:
         super().__init__()

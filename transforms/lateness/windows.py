@@ -45,7 +45,9 @@ class Windows:
 
     def __post_init__(self) -> None:
         size_ms = duration_ms(self.size, name="size (--window)", minimum_ms=1)
-        lateness_ms = duration_ms(self.allowed_lateness, name="allowed_lateness (--allowed_lateness)")
+        lateness_ms = duration_ms(
+            self.allowed_lateness, name="allowed_lateness (--allowed_lateness)"
+        )
         offset_ms = duration_ms(self.offset, name="offset (--window_offset)")
         if offset_ms >= size_ms:
             msg = (

@@ -68,7 +68,7 @@ def _payload(payload: bytes) -> dict[str, str]:
 
 
 @dataclass(eq=False)
-class WriteDeadLetters(beam.PTransform):  # type: ignore[misc]
+class WriteDeadLetters(beam.PTransform[PCollection[Any], PCollection[Any]]):
     """Appends dead letters to JSON line files in a local folder.
 
     A bundle that an engine repeats writes its records again, under the same `record_id`: readers
@@ -103,7 +103,7 @@ class WriteDeadLetters(beam.PTransform):  # type: ignore[misc]
         return records | "Append" >> beam.ParDo(_Append(self.directory, self.run))
 
 
-class _Append(beam.DoFn):  # type: ignore[misc]
+class _Append(beam.DoFn):
     """Collects lines and appends them with one write."""
 
     def __init__(self, directory: str, run: str) -> None:

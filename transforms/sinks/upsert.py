@@ -50,8 +50,11 @@ class _Value(UserDefinedType[Any]):
 
 
 def _to_sql(value: Any) -> Any:
-    """Several aggregates become a JSON object; an integer beyond 64 bits, which SQLite would
-    round, becomes its digits as text."""
+    """Fits a value to SQLite.
+
+    Several aggregates become a JSON object; an integer beyond 64 bits, which SQLite would round,
+    becomes its digits as text.
+    """
     if isinstance(value, Mapping):
         return json.dumps(dict(value))
     if isinstance(value, int) and abs(value) > _INT64_MAX:
@@ -74,12 +77,13 @@ _TABLE: Final = Table(
 
 
 _KEY_NAMES: Final = ("key", "window_start_ms")
+_NAMES: Final = [column.name for column in _TABLE.columns]
 
 
 class WindowTable:
-    """The table `windows`: key, window_start_ms, window_end_ms, value, count, pane_index, timing,
-    run, with (key, window_start_ms) as its primary key.
+    """The table `windows`, with (key, window_start_ms) as its primary key.
 
+    Its columns: key, window_start_ms, window_end_ms, value, count, pane_index, timing, run.
     A row is replaced only by a newer run, or by a later pane of the same run: what comes twice, or
     out of order, changes nothing.
 
@@ -105,11 +109,11 @@ class WindowTable:
         found = [column["name"] for column in inspector.get_columns(TABLE_NAME)]
         key = inspector.get_pk_constraint(TABLE_NAME)["constrained_columns"]
         wanted_key = [column.name for column in _TABLE.primary_key]
-        if set(found) != set(_TABLE.columns.keys()) or key != wanted_key:
+        if set(found) != set(_NAMES) or key != wanted_key:
             msg = (
                 f"output (--output) {url!r} has a table {TABLE_NAME!r} of another shape: columns "
                 f"{', '.join(found)}, primary key {', '.join(key) or 'none'}, where "
-                f"{', '.join(_TABLE.columns.keys())} and {', '.join(wanted_key)} are needed; "
+                f"{', '.join(_NAMES)} and {', '.join(wanted_key)} are needed; "
                 "name another file"
             )
             raise ValueError(msg)
@@ -134,9 +138,7 @@ class WindowTable:
         if not rows:
             return
         new = insert(_TABLE)
-        changed = {
-            name: new.excluded[name] for name in _TABLE.columns.keys() if name not in _KEY_NAMES
-        }
+        changed = {name: new.excluded[name] for name in _NAMES if name not in _KEY_NAMES}
         newer = or_(
             new.excluded.run > _TABLE.c.run,
             and_(
@@ -156,7 +158,7 @@ class WindowTable:
 
 
 @dataclass(eq=False)
-class UpsertPanes(beam.PTransform):  # type: ignore[misc]
+class UpsertPanes(beam.PTransform[PCollection[Pane], PCollection[Any]]):
     """Writes panes to a SQL table so that each key and window has its latest result.
 
     Watermark: takes a `PCollection[Pane]`, gives nothing.
@@ -182,7 +184,7 @@ class UpsertPanes(beam.PTransform):  # type: ignore[misc]
         return panes | "Upsert" >> beam.ParDo(_Upsert(self.url, self.run))
 
 
-class _Upsert(beam.DoFn):  # type: ignore[misc]
+class _Upsert(beam.DoFn):
     """Collects panes and writes them in batches."""
 
     def __init__(self, url: str, run: str) -> None:

@@ -22,13 +22,14 @@ import pyarrow as pa
 from beam_lateness.transforms import batch as columns_of
 from beam_lateness.transforms.batch import EventBatch
 from beam_lateness.transforms.results import InvalidRecord
+from beam_lateness.transforms.sources.blocks import Columns, Lines, Rejected
 from beam_lateness.transforms.sources.connector import (
     Connector,
     Positions,
     SplitPosition,
     SplitReader,
 )
-from beam_lateness.transforms.sources.parsing import BlockParser, Columns, Lines, Rejected
+from beam_lateness.transforms.sources.parsing import BlockParser
 from beam_lateness.transforms.sources.records import Line
 from beam_lateness.transforms.times import NO_WATERMARK_MS, Millis
 from beam_lateness.transforms.watermarks.estimator import GroupState, exclusive
@@ -224,9 +225,7 @@ class GroupReader:
         for name, position in positions.items():
             self._add(name, position, state.splits)
 
-    def _add(
-        self, name: str, position: SplitPosition, states: Mapping[str, int | None]
-    ) -> None:
+    def _add(self, name: str, position: SplitPosition, states: Mapping[str, int | None]) -> None:
         generator = self._strategy.create_generator(states.get(name))
         split = self._splits[name] = _Split(name, position, generator)
         if not position.done:
@@ -355,4 +354,3 @@ class GroupReader:
         speed = self._settings.replay_speed or 1.0
         wait = (min(due, default=horizon) - horizon) / 1000 / speed
         return min(max(wait, 0.001), _LONGEST_WAIT_S)
-

@@ -8,19 +8,19 @@ so one bad line costs a few lines, not its block, and every line is judged by th
 from __future__ import annotations
 
 import io
+import itertools
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.json as pa_json
 
+from beam_lateness.transforms.sources.blocks import Columns, Indices, Lines, Rejected
 from beam_lateness.transforms.sources.records import (
     BadRecordError,
     Fields,
@@ -29,158 +29,15 @@ from beam_lateness.transforms.sources.records import (
     read_csv_line,
     read_json_line,
 )
-from beam_lateness.transforms.times import MAX_EVENT_TIME_MS, MIN_EVENT_TIME_MS, Flags, Millis
+from beam_lateness.transforms.times import MAX_EVENT_TIME_MS, MIN_EVENT_TIME_MS, Flags
 from beam_lateness.transforms.watermarks.timestamps import FieldTime
-
-Indices = npt.NDArray[np.int64]
 
 _SMALL_RUN: Final = 64  # lines below which reading line by line beats another call of pyarrow
 _NULL_AFTER_OBJECT: Final = re.compile(rb"\}\s*null")
-_NEWLINE, _RETURN = 10, 13
 
 
 class _NotRegularError(Exception):
     """A run that pyarrow cannot be trusted with."""
-
-
-@dataclass(frozen=True)
-class Rejected:
-    """A line that is no record: its place in the block, why, what it held, and its own id."""
-
-    line: int
-    reason: str
-    detail: str
-    payload: bytes
-    id: str | None
-
-
-@dataclass
-class Lines:
-    """The lines of a block: where each starts and ends (line break left out), blank ones dropped.
-
-    Args:
-        data: The block; it starts at a line's start.
-    """
-
-    data: bytes
-    starts: Indices = field(init=False)
-    ends: Indices = field(init=False)
-    bytes_: npt.NDArray[np.uint8] = field(init=False, repr=False)
-    blank: int = field(init=False, default=0)
-
-    def __post_init__(self) -> None:
-        self.bytes_ = np.frombuffer(self.data, dtype=np.uint8)
-        ends = np.flatnonzero(self.bytes_ == _NEWLINE)
-        if not self.data.endswith(b"\n"):
-            ends = np.append(ends, len(self.data))
-        starts = np.empty_like(ends)
-        starts[:1] = 0
-        starts[1:] = ends[:-1] + 1
-        ends = ends - ((ends > starts) & (self.bytes_[np.maximum(ends - 1, 0)] == _RETURN))
-        self.starts, self.ends = starts, ends
-        short = [i for i in np.flatnonzero(self._suspects()) if not self[i].strip()]
-        if short:
-            self.blank = len(short)
-            self.starts, self.ends = np.delete(starts, short), np.delete(ends, short)
-
-    def _suspects(self) -> Flags:
-        """Marks the lines that may be blank: empty, or starting with white space."""
-        suspects: Flags = self.starts == self.ends
-        filled = np.flatnonzero(~suspects)
-        suspects[filled] = self.bytes_[self.starts[filled]] <= 32  # space and the controls
-        return suspects
-
-    def __len__(self) -> int:
-        return len(self.starts)
-
-    def __getitem__(self, line: int) -> bytes:
-        return self.data[self.starts[line] : self.ends[line]]
-
-    def payloads(self) -> pa.Array:
-        """Gives the lines, each with its line break, as an Arrow array that copies nothing."""
-        if self.blank:
-            return pa.array([self[line] for line in range(len(self))], pa.binary())
-        offsets = np.append(self.starts, len(self.data)).astype(np.int32)
-        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(self.data)]
-        return pa.Array.from_buffers(pa.binary(), len(self), buffers)
-
-
-@dataclass
-class Columns:
-    """Records of a block as columns; markers stand among them, in their place."""
-
-    line: Indices
-    event_time: Millis
-    marker: Flags
-    key: pa.Array
-    value: pa.Array
-    id: pa.Array
-
-    def __len__(self) -> int:
-        return len(self.line)
-
-    @staticmethod
-    def of(lines: list[int], records: list[Record]) -> Columns:
-        """Makes columns of records read one by one."""
-        values = [record.value for record in records]
-        floats = any(isinstance(value, float) for value in values)
-        return Columns(
-            line=np.array(lines, dtype=np.int64),
-            event_time=np.array([record.event_time_ms for record in records], dtype=np.int64),
-            marker=np.array([record.marker for record in records], dtype=np.bool_),
-            key=pa.array([record.key for record in records], pa.string()),
-            value=pa.array(
-                [float(v) if floats and v is not None else v for v in values],
-                pa.float64() if floats else pa.int64(),
-            ),
-            id=pa.array([record.id for record in records], pa.string()),
-        )
-
-    @staticmethod
-    def concat(parts: list[Columns]) -> Columns:
-        """Joins parts in the order of their lines."""
-        if len(parts) == 1:
-            return parts[0]
-        line = np.concatenate([part.line for part in parts])
-        floats = any(pa.types.is_floating(part.value.type) for part in parts)
-        value_type = pa.float64() if floats else pa.int64()
-        values = [part.value.cast(value_type, safe=False) for part in parts]
-        joined = Columns(
-            line=line,
-            event_time=np.concatenate([part.event_time for part in parts]),
-            marker=np.concatenate([part.marker for part in parts]),
-            key=pa.concat_arrays([part.key for part in parts]),
-            value=pa.concat_arrays(values),
-            id=pa.concat_arrays([part.id for part in parts]),
-        )
-        if (np.diff(line) > 0).all():
-            return joined
-        return joined.take(np.argsort(line, kind="stable"))
-
-    def slice(self, low: int, high: int) -> Columns:
-        """Gives rows `low` to `high`, without a copy."""
-        if low == 0 and high == len(self):
-            return self
-        return Columns(
-            self.line[low:high],
-            self.event_time[low:high],
-            self.marker[low:high],
-            self.key[low:high],
-            self.value[low:high],
-            self.id[low:high],
-        )
-
-    def take(self, indices: Indices) -> Columns:
-        """Picks rows."""
-        rows = pa.array(indices)
-        return Columns(
-            self.line[indices],
-            self.event_time[indices],
-            self.marker[indices],
-            self.key.take(rows),
-            self.value.take(rows),
-            self.id.take(rows),
-        )
 
 
 class BlockParser(ABC):
@@ -223,7 +80,7 @@ class BlockParser(ABC):
         regular = self._regular(lines)
         cuts = np.flatnonzero(np.diff(regular)) + 1
         bounds = [0, *cuts.tolist(), len(lines)]
-        for low, high in zip(bounds[:-1], bounds[1:], strict=True):
+        for low, high in itertools.pairwise(bounds):
             if low < high and regular[low]:
                 self._parse_run(lines, low, high, latest_ms, parts, rejected)
             else:
@@ -335,9 +192,8 @@ class BlockParser(ABC):
             return any(isinstance(line.get(name), kind) for line in sample)
 
         wanted = [(fields.timestamps.field, fields.timestamps.column_type)]
-        for name in (fields.key, fields.id):
-            if name is not None:
-                wanted.append((name, pa.int64() if seen(name, int) else pa.string()))
+        texts = [name for name in (fields.key, fields.id) if name is not None]
+        wanted += [(name, pa.int64() if seen(name, int) else pa.string()) for name in texts]
         if fields.value is not None:
             kind = pa.float64() if seen(fields.value, float) else pa.int64()
             wanted.append((fields.value, kind))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import apache_beam as beam
@@ -54,7 +54,7 @@ class ReadEventsResult:
 
 
 @dataclass(eq=False)
-class ReadEvents(beam.PTransform):  # type: ignore[misc]
+class ReadEvents(beam.PTransform[PBegin, ReadEventsResult]):
     """Reads an input as stamped batches of records.
 
     Watermark: the minimum over the splits of what the strategy says, exclusive as Beam means it;
@@ -85,7 +85,7 @@ class ReadEvents(beam.PTransform):  # type: ignore[misc]
 
     connector: Connector
     strategy: WatermarkStrategy
-    settings: ReadSettings = ReadSettings()
+    settings: ReadSettings = field(default_factory=ReadSettings)
     embedded: bool = False
 
     def __post_init__(self) -> None:
@@ -101,7 +101,7 @@ class ReadEvents(beam.PTransform):  # type: ignore[misc]
         reader = _ReadGroup(self.connector, strategy, sample, self.settings)
         if self.embedded:
             polls = pbegin | "ReplayPolls" >> reader.as_test_stream()
-            outputs = polls | "EmitPolls" >> beam.ParDo(_EmitPolls()).with_outputs(
+            outputs = polls | "EmitPolls" >> beam.ParDo(_EmitPolls()).with_outputs(  # type: ignore[no-untyped-call]
                 INVALID_TAG, main="events"
             )
         else:
@@ -115,7 +115,7 @@ class ReadEvents(beam.PTransform):  # type: ignore[misc]
         return ReadEventsResult(events, invalid)
 
 
-class _PositionsCoder(Coder):  # type: ignore[misc]
+class _PositionsCoder(Coder):
     """Encodes the positions of a group as JSON."""
 
     def encode(self, value: Positions) -> bytes:
@@ -128,9 +128,11 @@ class _PositionsCoder(Coder):  # type: ignore[misc]
         return True
 
 
-class _PositionsTracker(RestrictionTracker):  # type: ignore[misc]
-    """Tracks how far a group has been read; it is split at a checkpoint only, never for speed,
-    since a group is read in one order."""
+class _PositionsTracker(RestrictionTracker):
+    """Tracks how far a group has been read.
+
+    It is split at a checkpoint only, never for speed, since a group is read in one order.
+    """
 
     def __init__(self, positions: Positions) -> None:
         self._positions = positions
@@ -176,9 +178,9 @@ class _PositionsTracker(RestrictionTracker):  # type: ignore[misc]
 
 
 class _ReadGroup(
-    beam.DoFn,  # type: ignore[misc]
-    RestrictionProvider,  # type: ignore[misc]
-    WatermarkEstimatorProvider,  # type: ignore[misc]
+    beam.DoFn,
+    RestrictionProvider,
+    WatermarkEstimatorProvider,
 ):
     """Reads a group of splits, a poll a call."""
 
@@ -283,7 +285,7 @@ class _ReadGroup(
         return stream.advance_watermark_to_infinity()
 
 
-class _EmitPolls(beam.DoFn):  # type: ignore[misc]
+class _EmitPolls(beam.DoFn):
     """Takes the polls of an embedded run apart."""
 
     def process(self, element: Poll) -> Iterable[Any]:

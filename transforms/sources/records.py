@@ -223,15 +223,14 @@ def read_csv_line(raw: bytes, header: tuple[str, ...], fields: Fields) -> Line:
     line: dict[str, Any] = {
         name: cell for name, cell in zip(header, cells, strict=True) if cell != ""
     }
-    numbers = {fields.value}
+    numbers = {fields.value} if fields.value is not None else set()
     if isinstance(fields.timestamps, FieldTime) and fields.timestamps.unit != "iso":
         numbers.add(fields.timestamps.field)
     for name in numbers & line.keys():
         line[name] = csv_number(line[name])
-    if fields.marker in line:
-        line[fields.marker] = {"true": True, "false": False}.get(
-            line[fields.marker].lower(), line[fields.marker]
-        )
+    if fields.marker is not None and fields.marker in line:
+        cell = line[fields.marker]
+        line[fields.marker] = {"true": True, "false": False}.get(cell.lower(), cell)
     return line
 
 

@@ -37,7 +37,7 @@ class GroupState:
     splits: Mapping[str, int | None] = field(default_factory=dict)
 
 
-class GroupStateCoder(Coder):  # type: ignore[misc]
+class GroupStateCoder(Coder):
     """Encodes a `GroupState` as JSON: small, exact, readable in a checkpoint."""
 
     def encode(self, value: GroupState) -> bytes:
@@ -54,7 +54,7 @@ class GroupStateCoder(Coder):  # type: ignore[misc]
         return True
 
 
-class GroupWatermarkEstimator(WatermarkEstimator):  # type: ignore[misc]
+class GroupWatermarkEstimator(WatermarkEstimator):
     """Reports a group's watermark to Beam.
 
     Watermark: it is the group's `w = T + 1 ms`; it never goes back, and never reaches Beam's

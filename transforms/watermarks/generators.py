@@ -1,5 +1,8 @@
-"""Running watermark generators, in Flink's terms: watermarks are inclusive (`T`: no record with
-event time <= T is to come), in ms, and never go back."""
+"""Running watermark generators, in Flink's terms.
+
+Watermarks here are inclusive (`T`: no record with event time <= T is to come), in ms, and never go
+back.
+"""
 
 from __future__ import annotations
 

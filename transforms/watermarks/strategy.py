@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from beam_lateness.transforms.times import Duration, duration_ms
 from beam_lateness.transforms.watermarks.generators import (
@@ -12,6 +12,10 @@ from beam_lateness.transforms.watermarks.generators import (
     WatermarkGenerator,
 )
 from beam_lateness.transforms.watermarks.timestamps import FieldTime, TimestampAssigner
+
+
+def _default_time() -> FieldTime:
+    return FieldTime("event_time")
 
 
 @dataclass(frozen=True)
@@ -31,7 +35,7 @@ class WatermarkStrategy:
 
     bound_ms: int | None = None
     marker_field: str | None = None
-    timestamps: TimestampAssigner = FieldTime("event_time")
+    timestamps: TimestampAssigner = field(default_factory=_default_time)
 
     @staticmethod
     def for_bounded_out_of_orderness(bound: Duration) -> WatermarkStrategy:

@@ -141,7 +141,13 @@ def _iso_to_ms(value: Any) -> int:
         raise ValueError(msg)
     year, month, day, hour, minute, second, fraction, sign, off_h, off_m = match.groups()
     moment = datetime(
-        int(year), int(month), int(day), int(hour), int(minute), int(second or 0), tzinfo=timezone.utc
+        int(year),
+        int(month),
+        int(day),
+        int(hour),
+        int(minute),
+        int(second or 0),
+        tzinfo=timezone.utc,
     )
     ms = (moment - _EPOCH) // _MILLISECOND
     if sign:
