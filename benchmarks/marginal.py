@@ -56,7 +56,8 @@ def measure(command: list[str]) -> Cost:
     output, _ = process.communicate()
     watcher.join()
     if process.returncode != 0:
-        raise SystemExit(f"{' '.join(command)} failed:\n{output.decode()}")
+        msg = f"{' '.join(command)} failed:\n{output.decode()}"
+        raise SystemExit(msg)
     return Cost(_children_cpu() - before, time.monotonic() - began, peak / 1e6)
 
 

@@ -105,7 +105,7 @@ class ReadEvents(beam.PTransform[PBegin, ReadEventsResult]):
                 INVALID_TAG, main="events"
             )
         else:
-            group = pbegin | "Group" >> beam.Create([0], reshuffle=False)
+            group = pbegin | "Group" >> beam.Impulse()
             outputs = group | "ReadGroup" >> beam.ParDo(reader).with_outputs(
                 INVALID_TAG, main="events"
             )
@@ -200,25 +200,25 @@ class _ReadGroup(
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_reader": None}
 
-    def initial_restriction(self, element: int) -> Positions:
+    def initial_restriction(self, element: bytes) -> Positions:
         return self._connector.initial_positions()
 
     def create_tracker(self, restriction: Positions) -> _PositionsTracker:
         return _PositionsTracker(restriction)
 
-    def restriction_size(self, element: int, restriction: Positions) -> float:
+    def restriction_size(self, element: bytes, restriction: Positions) -> float:
         return float(sum(max((p.end or p.offset) - p.offset, 0) for p in restriction.values()))
 
-    def split(self, element: int, restriction: Positions) -> Iterator[Positions]:
+    def split(self, element: bytes, restriction: Positions) -> Iterator[Positions]:
         yield restriction
 
-    def truncate(self, element: int, restriction: Positions) -> None:
+    def truncate(self, element: bytes, restriction: Positions) -> None:
         """Reads no more once the pipeline drains."""
 
     def restriction_coder(self) -> Coder:
         return _PositionsCoder()
 
-    def initial_estimator_state(self, element: int, restriction: Positions) -> GroupState:
+    def initial_estimator_state(self, element: bytes, restriction: Positions) -> GroupState:
         return GroupState()
 
     def create_watermark_estimator(self, estimator_state: GroupState) -> GroupWatermarkEstimator:
@@ -230,7 +230,7 @@ class _ReadGroup(
     @beam.DoFn.unbounded_per_element()  # type: ignore[untyped-decorator]
     def process(
         self,
-        element: int,
+        element: bytes,
         tracker: Any = beam.DoFn.RestrictionParam(),
         estimator: Any = beam.DoFn.WatermarkEstimatorParam(),
     ) -> Iterable[Any]:
