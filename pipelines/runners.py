@@ -27,8 +27,8 @@ PRISM_VARIABLE: Final = "BEAM_LATENESS_PRISM"
 PRISM_PACKAGE: Final = "github.com/apache/beam/sdks/v2/go/cmd/prism"
 
 EMBEDDED_MAX_BYTES: Final = 128 << 20
-"""Inputs up to this size run embedded by default. It holds them in memory: about 10 times that,
-for a million records of 100 bytes 0.8 GB and 18 s."""
+"""Inputs up to this size run embedded by default. It holds them in memory, at about three times
+their size: a million records of 94 bytes took 0.42 GB."""
 
 _NO_SPLIT: Final = "prism_disable_sdf_split"
 _EMBEDDED_RUNNER: Final = "BundleBasedDirectRunner"

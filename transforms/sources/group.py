@@ -124,6 +124,10 @@ class _Split:
         """Whether every record of the block has been released."""
         return self.cursor == len(self.columns)
 
+    def is_free(self, limit_ms: int) -> bool:
+        """Says whether the next record may be released: no other split is to be read first."""
+        return not self.drained and bool(self.stamps[self.cursor] <= limit_ms)
+
     def release(self, until: int, poll: Poll, stamps: Millis) -> None:
         """Moves the records before row `until` into the poll, stamped, and the watermark on.
 
@@ -285,7 +289,8 @@ class GroupReader:
             if split.at_end and split.drained:
                 self._finish(split)
         if horizon is not None and not poll.batches:
-            poll.wait_s = self._wait(splits, horizon)
+            free = [split for split in splits if limit is None or split.is_free(limit)]
+            poll.wait_s = self._wait(free, horizon)
 
     def _read(self, split: _Split, size: int) -> None:
         if split.reader is None:

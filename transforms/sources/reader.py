@@ -1,18 +1,20 @@
 """`ReadEvents`: the one source. A splittable DoFn over a group of splits, whatever the connector.
 
-On Beam's Python DirectRunner, which cannot run an unbounded splittable DoFn, the same reader feeds
-a `TestStream` with its batches and watermarks (`embedded`): finite inputs, held in memory.
+Beam's Python DirectRunner cannot run an unbounded splittable DoFn. There (`embedded`) the input is
+read ahead, and a `TestStream` replays its polls and watermarks: finite inputs, held in memory.
 """
 
 from __future__ import annotations
 
 import json
+import uuid
+import weakref
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import apache_beam as beam
-from apache_beam.coders import Coder
+from apache_beam.coders import Coder, VarIntCoder
 from apache_beam.io.iobase import RestrictionProgress, RestrictionTracker
 from apache_beam.pvalue import PBegin, PCollection, TaggedOutput
 from apache_beam.testing.test_stream import TestStream
@@ -98,21 +100,39 @@ class ReadEvents(beam.PTransform[PBegin, ReadEventsResult]):
         """Binds the input's head, then reads it by the means of the engine."""
         self.connector.initial_positions()
         strategy, sample = bind(self.connector.line_format, self.strategy, self.connector.head())
-        reader = _ReadGroup(self.connector, strategy, sample, self.settings)
+        open_group = _OpenGroup(self.connector, strategy, sample, self.settings)
         if self.embedded:
-            polls = pbegin | "ReplayPolls" >> reader.as_test_stream()
-            outputs = polls | "EmitPolls" >> beam.ParDo(_EmitPolls()).with_outputs(  # type: ignore[no-untyped-call]
+            name = uuid.uuid4().hex
+            weakref.finalize(self, _replays.pop, name, None)  # with the pipeline that holds us
+            reader = open_group(self.connector.initial_positions(), GroupState())
+            polls = pbegin | "ReplayPolls" >> _replay(reader, name)
+            outputs = polls | "EmitPolls" >> beam.ParDo(_EmitReplay(name)).with_outputs(
                 INVALID_TAG, main="events"
             )
         else:
             group = pbegin | "Group" >> beam.Impulse()
-            outputs = group | "ReadGroup" >> beam.ParDo(reader).with_outputs(
-                INVALID_TAG, main="events"
-            )
+            outputs = group | "ReadGroup" >> beam.ParDo(
+                _ReadGroup(open_group, self.connector)
+            ).with_outputs(INVALID_TAG, main="events")
         events, invalid = outputs.events, outputs[INVALID_TAG]
         events.element_type = EventBatch
         invalid.element_type = InvalidRecord
         return ReadEventsResult(events, invalid)
+
+
+@dataclass(frozen=True)
+class _OpenGroup:
+    """Opens the group of an input at given positions and watermark state."""
+
+    connector: Connector
+    strategy: WatermarkStrategy
+    sample: list[Line]
+    settings: ReadSettings
+
+    def __call__(self, positions: Positions, state: GroupState) -> GroupReader:
+        return GroupReader(
+            self.connector, self.strategy, self.sample, self.settings, positions, state
+        )
 
 
 class _PositionsCoder(Coder):
@@ -177,24 +197,17 @@ class _PositionsTracker(RestrictionTracker):
         return False
 
 
-class _ReadGroup(
-    beam.DoFn,
-    RestrictionProvider,
-    WatermarkEstimatorProvider,
-):
-    """Reads a group of splits, a poll a call."""
+class _ReadGroup(beam.DoFn, RestrictionProvider, WatermarkEstimatorProvider):
+    """Reads a group of splits, a poll a call.
 
-    def __init__(
-        self,
-        connector: Connector,
-        strategy: WatermarkStrategy,
-        sample: list[Line],
-        settings: ReadSettings,
-    ) -> None:
+    Args:
+        open_group: Opens the group at its positions and watermark state.
+        connector: The input.
+    """
+
+    def __init__(self, open_group: _OpenGroup, connector: Connector) -> None:
+        self._open_group = open_group
         self._connector = connector
-        self._strategy = strategy
-        self._sample = sample
-        self._settings = settings
         self._reader: GroupReader | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -254,42 +267,46 @@ class _ReadGroup(
         reader = self._reader
         if reader is None or reader.positions != positions or reader.state != state:
             self._close()
-            reader = self._reader = self._open(positions, state)
+            reader = self._reader = self._open_group(positions, state)
         return reader
-
-    def _open(self, positions: Positions, state: GroupState) -> GroupReader:
-        return GroupReader(
-            self._connector, self._strategy, self._sample, self._settings, positions, state
-        )
 
     def _close(self) -> None:
         if self._reader is not None:
             self._reader.close()
             self._reader = None
 
-    def as_test_stream(self) -> TestStream:
-        """Reads the whole input now, and replays its polls and watermarks."""
-        stream = TestStream()
-        reader = self._open(self._connector.initial_positions(), GroupState())
-        reported_ms = exclusive(NO_WATERMARK_MS)
-        finished = False
-        while not finished:
-            poll = reader.poll()
-            finished = poll.finished
-            earliest = min((int(b.event_times.min()) for b in poll.batches), default=reported_ms)
-            stream = stream.add_elements([TimestampedValue(poll, to_timestamp(earliest))])
-            watermark_ms = to_ms(_watermark(poll.state))
-            if watermark_ms > reported_ms and not finished:
-                stream = stream.advance_watermark_to(to_timestamp(watermark_ms))
-                reported_ms = watermark_ms
-        return stream.advance_watermark_to_infinity()
+
+_replays: dict[str, list[Poll]] = {}
+"""The polls of embedded runs. The pipeline's elements only name them: they never leave the process,
+and Beam would pickle and compress them into the pipeline several times over."""
 
 
-class _EmitPolls(beam.DoFn):
-    """Takes the polls of an embedded run apart."""
+def _replay(reader: GroupReader, name: str) -> TestStream:
+    """Reads the whole input now; gives its polls, by number, and its watermarks as a stream."""
+    stream = TestStream(coder=VarIntCoder())
+    polls = _replays[name] = []
+    reported_ms = exclusive(NO_WATERMARK_MS)
+    while not polls or not polls[-1].finished:
+        poll = reader.poll()
+        earliest = min((int(b.event_times.min()) for b in poll.batches), default=reported_ms)
+        stream = stream.add_elements([TimestampedValue(len(polls), to_timestamp(earliest))])
+        polls.append(poll)
+        watermark_ms = to_ms(GroupWatermarkEstimator(poll.state).current_watermark())
+        if watermark_ms > reported_ms and not poll.finished:
+            stream = stream.advance_watermark_to(to_timestamp(watermark_ms))
+            reported_ms = watermark_ms
+    reader.close()
+    return stream.advance_watermark_to_infinity()
 
-    def process(self, element: Poll) -> Iterable[Any]:
-        yield from _emit(element)
+
+class _EmitReplay(beam.DoFn):
+    """Emits the polls of an embedded run."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def process(self, element: int) -> Iterable[Any]:
+        yield from _emit(_replays[self._name][element])
 
 
 _INPUT = metrics.Count(metrics.INPUT)
@@ -309,7 +326,3 @@ def _emit(poll: Poll) -> Iterator[Any]:
         yield TimestampedValue(batch, to_timestamp(int(batch.event_times.min())))
     for record in poll.invalid:
         yield TaggedOutput(INVALID_TAG, record)
-
-
-def _watermark(state: GroupState) -> Any:
-    return GroupWatermarkEstimator(state).current_watermark()
