@@ -46,7 +46,7 @@ setup(
             "ruff>=0.11",
         ],
     },
-    entry_points={"console_scripts": ["beam-lateness = beam_lateness.pipelines.cli:main"]},
+    entry_points={"console_scripts": ["beam-lateness = beam_lateness.pipelines.cli:run"]},
     classifiers=[
         "Development Status :: 3 - Alpha",
         "Programming Language :: Python :: 3",

@@ -128,7 +128,7 @@ def read_config(options: StreamOptions) -> StreamConfig:
         emit_too_late=emit,
         output=options.output,
         dead_letters=options.dead_letters,
-        report=_writable(options.report),
+        report=_writable(options.report, options.output),
     )
 
 
@@ -187,9 +187,14 @@ def _whole(options: StreamOptions, name: str) -> int:
 def _line_format(options: StreamOptions) -> LineFormat:
     name = _one_of(options, "format", FORMATS)
     if name == "auto":
-        csv = [".csv" in os.path.basename(pattern).lower() for pattern in options.input]
+        unread = Files(tuple(options.input), JsonLines(options.key_field), options.follow)
+        files = list(unread.initial_positions()) or options.input
+        csv = [".csv" in os.path.basename(name).lower() for name in files]
         if any(csv) and not all(csv):
-            msg = f"--input mixes CSV and other files ({', '.join(options.input)}); run them apart"
+            msg = (
+                "--input mixes CSV and other files, such as "
+                f"{files[csv.index(True)]} and {files[csv.index(False)]}; run them apart"
+            )
             raise ValueError(msg)
         name = "csv" if any(csv) else "jsonl"
     kind = Csv if name == "csv" else JsonLines
@@ -237,8 +242,11 @@ def _settings(options: StreamOptions) -> ReadSettings:
     return ReadSettings(_whole(options, "block_bytes"), skew, speed)
 
 
-def _writable(path: str | None) -> str | None:
+def _writable(path: str | None, output: str) -> str | None:
     if path is not None:
+        if os.path.realpath(path) == os.path.realpath(output.partition(":///")[2]):
+            msg = f"--report {path!r} would overwrite --output {output!r}; name another file"
+            raise ValueError(msg)
         folder = os.path.dirname(os.path.abspath(path))
         if os.path.isdir(path) or not os.path.isdir(folder) or not os.access(folder, os.W_OK):
             msg = f"--report {path!r} cannot be written: no writable folder {folder!r}"

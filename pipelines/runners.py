@@ -134,20 +134,24 @@ def find_prism(options: PipelineOptions) -> str | None:
     """
     named = options.view_as(PrismRunnerOptions).prism_location
     if named:
-        if not os.path.exists(named) and "://" not in named:
-            msg = f"--prism_location={named!r} does not exist; name the prism program"
+        if "://" not in named and not _is_program(named):
+            msg = f"--prism_location={named!r} is no program; name the prism program"
             raise ValueError(msg)
         return str(named)
     variable = os.environ.get(PRISM_VARIABLE)
     if variable:
-        if not os.path.isfile(variable):
-            msg = f"${PRISM_VARIABLE}={variable!r} is no file; name the prism program, or unset it"
+        if not _is_program(variable):
+            msg = f"${PRISM_VARIABLE}={variable!r} is no program; name prism, or unset it"
             raise ValueError(msg)
         return variable
     for candidate in (cached_prism(), _beams_own()):
         if candidate.is_file():
             return str(candidate)
     return None
+
+
+def _is_program(path: str) -> bool:
+    return os.path.isfile(path) and os.access(path, os.X_OK)
 
 
 def cached_prism() -> Path:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import signal
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
@@ -31,6 +32,8 @@ from beam_lateness.transforms.sinks.upsert import UpsertPanes
 from beam_lateness.transforms.sources.reader import ReadEvents
 
 OK, FAILED, MISUSED, INTERRUPTED = 0, 1, 2, 130
+
+_LOG = logging.getLogger(__name__)
 
 _PROGRAM: Final = "beam-lateness stream"
 
@@ -99,16 +102,23 @@ def _run_to_end(pipeline: beam.Pipeline) -> tuple[PipelineResult, bool]:
     try:
         result.wait_until_finish()
     except KeyboardInterrupt:
+        # Beam's threads are cut off in the middle of what they wait for, and say so at length.
+        logging.getLogger("apache_beam").setLevel(logging.CRITICAL)
+        threading.excepthook = _note
         try:
             result.cancel()
             result.wait_until_finish()
         except Exception:  # a cancelled job raises what its runner likes
-            logging.getLogger(__name__).debug("after cancelling", exc_info=True)
+            _LOG.debug("after cancelling", exc_info=True)
         return result, True
     if result.state != PipelineState.DONE:
         msg = f"the job ended in state {result.state}"
         raise RuntimeError(msg)
     return result, False
+
+
+def _note(args: threading.ExceptHookArgs) -> None:
+    _LOG.debug("thread cut off", exc_info=args.exc_value)
 
 
 def _counts(result: PipelineResult, engine: Engine, interrupted: bool) -> dict[str, int]:
@@ -118,8 +128,6 @@ def _counts(result: PipelineResult, engine: Engine, interrupted: bool) -> dict[s
 
 
 def _finish(report: Report, config: StreamConfig, console: Console, interrupted: bool) -> int:
-    if config.report is not None:
-        report.write(config.report)
     console.print(f"balance: {report.balance()}", highlight=False)
     console.print(f"watermark: {format_time(report.watermark_ms)}; panes: {report.panes:,}")
     console.print(f"windows: {config.output} (table windows, run {report.run})", soft_wrap=True)
@@ -127,6 +135,8 @@ def _finish(report: Report, config: StreamConfig, console: Console, interrupted:
         console.print(f"dead letters: {config.dead_letters}", soft_wrap=True)
     elif report.invalid:
         console.print(f"{report.invalid:,} invalid lines were only counted: no --dead_letters")
+    if config.report is not None:
+        report.write(config.report)
     if interrupted:
         console.print(
             f"interrupted: {report.unaccounted:,} records were in windows still open; "
@@ -161,7 +171,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ValueError, EngineError) as error:
         print(f"{_PROGRAM}: error: {error}", file=sys.stderr)
         return MISUSED
-    except RuntimeError as error:
+    except KeyboardInterrupt:
+        print(f"{_PROGRAM}: interrupted before the job ran", file=sys.stderr)
+        return INTERRUPTED
+    except Exception as error:  # a runner raises what it likes; its own log has the details
+        _LOG.debug("the job failed", exc_info=True)
         print(f"{_PROGRAM}: the job failed: {error}", file=sys.stderr)
         return FAILED
 
@@ -181,4 +195,7 @@ def usage() -> str:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    from beam_lateness.pipelines.cli import run
+
+    sys.argv.insert(1, "stream")
+    run()

@@ -250,20 +250,14 @@ class _PreAggregateRecords(beam.DoFn):
             return
         times = np.array(self._times, dtype=np.int64)
         starts: Millis = self._windows.start_of(times)
-        by = pa.schema([(_WINDOW, pa.int64()), (_LATE, pa.int8()), (KEY, pa.binary())])
-        if isinstance(self._aggregation, CombineAggregation):
-            keys = [(start, 0, key) for start, key in zip(starts.tolist(), self._keys, strict=True)]
-            grouped = self._aggregation.group_values(keys, self._values, by)
-        else:
-            rows = pa.table(
-                {
-                    KEY: pa.array(self._keys, pa.binary()),
-                    VALUE: pa.array(self._values),
-                    _WINDOW: pa.array(starts),
-                    _LATE: pa.array(np.zeros(len(starts), np.int8)),
-                }
-            )
-            grouped = self._aggregation.group(rows, by.names)
+        by = pa.table(
+            {
+                _WINDOW: pa.array(starts),
+                _LATE: pa.array(np.zeros(len(starts), np.int8)),
+                KEY: pa.array(self._keys, pa.binary()),
+            }
+        )
+        grouped = self._aggregation.group_values(by, self._values)
         yield from self._partials(grouped, _Earliest(starts, times))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from decimal import Decimal
+from numbers import Integral, Rational, Real
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -45,6 +46,10 @@ class Aggregation(ABC):
         """
 
     @abstractmethod
+    def group_values(self, by: Rows, values: Sequence[Any]) -> Rows:
+        """Aggregates Python values, grouped by all columns of `by`, a row a value."""
+
+    @abstractmethod
     def merge(self, parts: Sequence[Rows]) -> Rows:
         """Merges tables of `key`, `count`, own columns and perhaps `panes`.
 
@@ -77,6 +82,15 @@ class ColumnAggregation(Aggregation):
         self.names = tuple(names)
         columns = {"sum": _SUM, "mean": _SUM, "min": "min", "max": "max"}
         self._columns = sorted({columns[name] for name in names if name in columns})
+
+    def group_values(self, by: Rows, values: Sequence[Any]) -> Rows:
+        """Aggregates values that are no column yet.
+
+        Raises:
+            TypeError: If a value is needed, and no number.
+        """
+        column = number_column(values) if self._columns else pa.nulls(len(values), pa.int64())
+        return self.group(by.append_column(VALUE, column), by.column_names)
 
     def group(self, rows: Rows, by: Sequence[str]) -> Rows:
         """Aggregates records."""
@@ -143,19 +157,11 @@ class CombineAggregation(Aggregation):
 
     def group(self, rows: Rows, by: Sequence[str]) -> Rows:
         """Aggregates records."""
-        keys = list(zip(*(rows.column(name).to_pylist() for name in by), strict=True))
-        return self.group_values(keys, rows.column(VALUE).to_pylist(), rows.select(by).schema)
+        return self.group_values(rows.select(by), rows.column(VALUE).to_pylist())
 
-    def group_values(
-        self, keys: Sequence[tuple[Any, ...]], values: Iterable[Any], by: pa.Schema
-    ) -> Rows:
-        """Aggregates values of any type.
-
-        Args:
-            keys: What each value is grouped by: a tuple of the columns of `by`.
-            values: The values.
-            by: Names and types of those columns.
-        """
+    def group_values(self, by: Rows, values: Sequence[Any]) -> Rows:
+        """Aggregates values of any type."""
+        keys = zip(*(by.column(name).to_pylist() for name in by.column_names), strict=True)
         groups: dict[tuple[Any, ...], Any] = {}
         counts: dict[tuple[Any, ...], int] = {}
         for key, value in zip(keys, values, strict=True):
@@ -163,8 +169,8 @@ class CombineAggregation(Aggregation):
             groups[key] = self._add(accumulator, value)
             counts[key] = counts.get(key, 0) + 1
         columns = {
-            name: pa.array([key[i] for key in groups], by.field(name).type)
-            for i, name in enumerate(by.names)
+            name: pa.array([key[i] for key in groups], by.schema.field(name).type)
+            for i, name in enumerate(by.column_names)
         }
         columns[_ACCUMULATOR] = pa.array([self._encode(a) for a in groups.values()], pa.binary())
         columns[COUNT] = pa.array(list(counts.values()), pa.int64())
@@ -200,6 +206,31 @@ class CombineAggregation(Aggregation):
         """Reads the result of each row."""
         encoded = rows.column(_ACCUMULATOR).to_pylist()
         return [self._extract(self._decode(accumulator)) for accumulator in encoded]
+
+
+def number_column(values: Sequence[Any]) -> pa.Array:
+    """Makes a column of Python or NumPy numbers: int64, wide integers, or floats where one is.
+
+    Raises:
+        TypeError: If a value is no int or float.
+    """
+    numbers: list[int | float] = []
+    for value in values:
+        if isinstance(value, Integral):
+            numbers.append(int(value))
+        elif isinstance(value, Real) and not isinstance(value, Rational):
+            numbers.append(float(value))
+        else:
+            msg = (
+                f"{', '.join(AGGREGATES)} take int and float values, got {value!r} "
+                f"({type(value).__name__}); give another aggregate as a CombineFn"
+            )
+            raise TypeError(msg)
+    if any(isinstance(number, float) for number in numbers):
+        return pa.array([float(number) for number in numbers], pa.float64())
+    if all(-_INT64_MAX <= number <= _INT64_MAX for number in numbers):
+        return pa.array(numbers, pa.int64())
+    return pa.array([Decimal(number) for number in numbers], _WIDE)
 
 
 def shards_of(keys: pa.Array, shard_of: Callable[[Any], int]) -> np.ndarray[Any, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -52,12 +53,14 @@ class _Value(UserDefinedType[Any]):
 def _to_sql(value: Any) -> Any:
     """Fits a value to SQLite.
 
-    Several aggregates become a JSON object; an integer beyond 64 bits, which SQLite would round,
-    becomes its digits as text.
+    Several aggregates, or a list, become JSON. An integer beyond 64 bits, which SQLite would round,
+    and a float that is none (NaN, which it would take for null) become text.
     """
-    if isinstance(value, Mapping):
-        return json.dumps(dict(value))
+    if isinstance(value, (Mapping, list, tuple)):
+        return json.dumps(value, default=str)
     if isinstance(value, int) and abs(value) > _INT64_MAX:
+        return str(value)
+    if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value
 
@@ -122,7 +125,7 @@ class WindowTable:
         """Upserts panes of one run, in one transaction."""
         rows: dict[tuple[str, int], dict[str, Any]] = {}
         for pane in panes:
-            key = pane.key if isinstance(pane.key, str) else json.dumps(pane.key)
+            key = pane.key if isinstance(pane.key, str) else json.dumps(pane.key, default=repr)
             known = rows.get((key, pane.window_start))
             if known is None or known["pane_index"] < pane.index:
                 rows[key, pane.window_start] = {
@@ -220,10 +223,11 @@ def _open(url: str) -> Engine:
     except ArgumentError as error:
         msg = f"output (--output) must be a database URL, got {url!r}; {remedy}"
         raise ValueError(msg) from error
-    if parsed.get_backend_name() != "sqlite" or not parsed.database:
+    in_memory = parsed.database in (None, "", ":memory:")
+    if parsed.drivername not in ("sqlite", "sqlite+pysqlite") or in_memory:
         msg = f"output (--output) must be a SQLite file, got {url!r}; {remedy}"
         raise ValueError(msg)
-    folder = os.path.dirname(os.path.abspath(parsed.database))
+    folder = os.path.dirname(os.path.abspath(str(parsed.database)))
     if not os.path.isdir(folder) or not os.access(folder, os.W_OK):
         msg = f"output (--output) {url!r} cannot be written: no writable folder {folder!r}"
         raise ValueError(msg)

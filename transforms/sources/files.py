@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import bz2
+import functools
+import gzip
 import logging
 import os
-import zlib
+import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, NamedTuple
 
 from apache_beam.io.filesystem import BeamIOError, CompressionTypes
 from apache_beam.io.filesystems import FileSystems
@@ -19,6 +22,7 @@ _LOG = logging.getLogger(__name__)
 
 _BOM: Final = b"\xef\xbb\xbf"
 _HEAD_BLOCK: Final = 1 << 16
+_HEAD_BYTES: Final = 1024
 
 
 @dataclass(frozen=True)
@@ -80,8 +84,13 @@ class Files:
                 msg = f"--input {pattern!r} matches no file"
                 raise ValueError(msg)
             sizes.update(found)
+        sizes = _distinct(sizes)
         if self.follow:
-            return {name: SplitPosition() for name in sorted(sizes) if not _compressed(name)}
+            return {
+                name: SplitPosition()
+                for name in sorted(sizes)
+                if not _left_out(name) and not self.holds(name)
+            }
         return {
             name: SplitPosition(end=None if _compressed(name) else sizes[name])
             for name in sorted(sizes)
@@ -93,7 +102,18 @@ class Files:
         Raises:
             ValueError: If it cannot be read.
         """
-        return FileSplitReader(split, position, self.line_format.has_header, self.follow)
+        return FileSplitReader(split, position, self)
+
+    def holds(self, path: str, but: FileSplitReader | None = None) -> bool:
+        """Says whether a split of another name reads, or has read, the file now named `path`.
+
+        So a log file that was rotated within a followed folder is not read again.
+        """
+        return any(
+            reader.holds(path)
+            for reader in list(_open_readers)
+            if reader.files is self and reader.split != path and reader is not but
+        )
 
     def head(self) -> Iterator[tuple[bytes, bytes]]:
         """Gives the lines of all files from the start, each with its file's header line.
@@ -107,7 +127,7 @@ class Files:
                 at_end = False
                 while not at_end:
                     data, _, at_end = reader.read(_HEAD_BLOCK)
-                    for raw in data.split(b"\n"):
+                    for raw in filter(bytes.strip, data.split(b"\n")):
                         yield reader.header, raw
                     at_end = at_end or not data
             finally:
@@ -115,53 +135,81 @@ class Files:
 
 
 class FileSplitReader:
-    """Reads whole lines of one file from a byte offset (after decompression)."""
+    """Reads whole lines of one file from a byte offset (after decompression).
 
-    def __init__(
-        self, path: str, position: SplitPosition, has_header: bool, follow: bool = False
-    ) -> None:
-        self._path = path
-        self._end = position.end
-        self._has_header = has_header
-        self._follow = follow
+    Args:
+        split: The file's name.
+        position: Where to start.
+        files: The input it belongs to.
+    """
+
+    def __init__(self, split: str, position: SplitPosition, files: Files) -> None:
+        self.split = split
+        self.files = files
         self.header = b""
+        self._end = position.end
+        self._follow = files.follow
+        self._retired: list[_Retired] = []
         self._open(position.offset)
+        _open_readers.add(self)
 
     def _open(self, offset: int) -> None:
         """Opens the file and steps over what stands before the records."""
         self._rest: list[bytes] = []  # the start of a line whose end has not come yet
         try:
-            self._file: BinaryIO | Any = FileSystems.open(self._path)
+            self._file: BinaryIO | Any = _open_file(self.split)
             start = len(_BOM) if self._file.read(len(_BOM)) == _BOM else 0
             self._file.seek(start)
-            if self._has_header:
-                line = self._file.readline()
-                complete = line.endswith(b"\n") or not self._follow
-                self.header = line.strip(b"\r\n") if complete else b""
-                start += len(line) if complete else 0
+            if self.files.line_format.has_header:
+                start += self._read_header()
             self._offset = max(offset, start)
             self._file.seek(self._offset)
-        except (OSError, BeamIOError, EOFError) as error:
+        except Exception as error:  # filesystems and decompressors raise what they like
             raise self._unreadable(error) from error
 
+    def _read_header(self) -> int:
+        """Reads the header line and blank lines before it; gives their length in bytes."""
+        length = 0
+        while line := self._file.readline():
+            if self._follow and not line.endswith(b"\n"):
+                break  # still being written
+            length += len(line)
+            if line.strip():
+                self.header = line.rstrip(b"\r\n")
+                break
+        return length
+
     def _unreadable(self, error: Exception) -> ValueError:
-        return ValueError(f"--input {self._path!r} cannot be read: {error}")
+        return ValueError(f"--input {self.split!r} cannot be read: {error}")
 
     def read(self, size: int) -> Block:
         """Gives the next lines, of about `size` bytes; a longer line comes whole.
 
+        A followed file that was replaced under its name (log rotation), or cut short, is first
+        read to its end, and then from the start of what is there now.
+
         Raises:
             ValueError: If the file cannot be read on.
         """
-        if self._follow and self._replaced():
-            _LOG.warning("%s was truncated or replaced: reading it from its start", self._path)
-            self.close()
-            self._open(0)
-        if self._follow and self._has_header and not self.header:
-            self.close()
+        if self._follow and self.files.line_format.has_header and not self.header:
+            self._file.close()
             self._open(0)
             if not self.header:
                 return Block(b"", self._offset, at_end=False)
+        block = self._read_lines(size)
+        if block.data or not self._follow or not self._replaced():
+            return block
+        if self._rest:  # nobody will finish this line any more
+            unfinished = b"".join(self._rest)
+            self._rest = []
+            return self._block(unfinished, at_end=False)
+        _LOG.warning("%s was cut short or replaced: reading it from its start", self.split)
+        self._retire()
+        self._file.close()
+        self._open(0)
+        return Block(b"", self._offset, at_end=False)
+
+    def _read_lines(self, size: int) -> Block:
         pieces, self._rest = self._rest, []
         held = sum(map(len, pieces))
         while True:
@@ -180,20 +228,12 @@ class FileSplitReader:
             pieces.append(piece)
             held += len(piece)
 
-    def _replaced(self) -> bool:
-        """Says whether the path now names another file, or a shorter one (as log rotation does)."""
-        try:
-            now = os.stat(self._path)
-        except FileNotFoundError:  # moved away: what is open is read to its end
-            return False
-        return now.st_size < self._offset or now.st_ino != os.fstat(self._file.fileno()).st_ino
-
     def _read_piece(self, size: int, at: int) -> bytes:
         if self._end is not None:
             size = min(size, self._end - at)
         try:
             piece: bytes = self._file.read(size) if size > 0 else b""
-        except (OSError, EOFError, zlib.error) as error:
+        except Exception as error:  # filesystems and decompressors raise what they like
             raise self._unreadable(error) from error
         return piece
 
@@ -202,9 +242,71 @@ class FileSplitReader:
         self._offset += len(data)
         return block
 
+    def _replaced(self) -> bool:
+        """Says whether the name now stands for a file that this input has not read yet."""
+        try:
+            now = os.stat(self.split)
+        except FileNotFoundError:  # moved away: what is open was read to its end
+            return False
+        if _identity(now) == _identity(os.fstat(self._file.fileno())):
+            return now.st_size < self._offset
+        return not self.files.holds(self.split, but=self)
+
+    def _retire(self) -> None:
+        """Remembers the open file, to know it again under the name that rotation gave it."""
+        descriptor = self._file.fileno()
+        head = os.pread(descriptor, _HEAD_BYTES, 0)
+        self._retired.append(_Retired(_identity(os.fstat(descriptor)), head, self._offset))
+
+    def holds(self, path: str) -> bool:
+        """Says whether the file now named `path` is one that this reader reads, or has read."""
+        try:
+            now = os.stat(path)
+            if _identity(now) == _identity(os.fstat(self._file.fileno())):
+                return True
+            known = [r for r in self._retired if r.identity == _identity(now)]
+            return any(r.offset <= now.st_size and r.begins(path) for r in known)
+        except OSError:
+            return False
+
     def close(self) -> None:
         """Closes the file."""
+        _open_readers.discard(self)
         self._file.close()
+
+
+class _Retired(NamedTuple):
+    """A file that was read to its end and then replaced under its name.
+
+    A file system gives an inode number again: the first bytes tell a new file from the old one.
+    """
+
+    identity: tuple[int, int]
+    head: bytes
+    offset: int
+
+    def begins(self, path: str) -> bool:
+        with open(path, "rb") as file:
+            return file.read(len(self.head)) == self.head
+
+
+_open_readers: weakref.WeakSet[FileSplitReader] = weakref.WeakSet()
+
+
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
+
+
+def _open_file(path: str) -> Any:
+    """Opens a file, decompressing by its ending.
+
+    gzip and bzip2 by Python's own modules: Beam's take a file that was cut off for a whole one.
+    """
+    kind = CompressionTypes.detect_compression_type(path)
+    if kind not in (CompressionTypes.GZIP, CompressionTypes.BZIP2):
+        return FileSystems.open(path)
+    raw = FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED)
+    return gzip.GzipFile(fileobj=raw) if kind == CompressionTypes.GZIP else bz2.BZ2File(raw)
 
 
 def _compressed(path: str) -> bool:
@@ -212,7 +314,26 @@ def _compressed(path: str) -> bool:
     return bool(kind != CompressionTypes.UNCOMPRESSED)
 
 
+@functools.cache  # so that it warns once a file
+def _left_out(path: str) -> bool:
+    """Says whether a followed file cannot be read as it grows."""
+    if _compressed(path):
+        _LOG.warning("%s is compressed, and left out: --follow reads plain files only", path)
+        return True
+    return False
+
+
+def _distinct(sizes: dict[str, int]) -> dict[str, int]:
+    """Keeps one name of each local file that is named in several ways."""
+    by_file: dict[str, str] = {}
+    for name in sorted(sizes):
+        by_file.setdefault(name if "://" in name else os.path.realpath(name), name)
+    return {name: sizes[name] for name in by_file.values()}
+
+
 def _match(pattern: str) -> dict[str, int]:
+    if os.path.isfile(pattern):  # a name may hold what would mean something in a glob
+        return {pattern: os.path.getsize(pattern)}
     try:
         (result,) = FileSystems.match([pattern])
     except (BeamIOError, OSError, ValueError) as error:

@@ -8,7 +8,12 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final
 
-from beam_lateness.transforms.sources.parsing import BlockParser, CsvParser, JsonLinesParser
+from beam_lateness.transforms.sources.parsing import (
+    BlockParser,
+    CsvParser,
+    JsonLinesParser,
+    RejectingParser,
+)
 from beam_lateness.transforms.sources.records import (
     BadRecordError,
     Fields,
@@ -101,15 +106,14 @@ class Csv(LineFormat):
         return read_csv_line(raw, _header(header), fields)
 
     def parser(self, fields: Fields, sample: list[Line], header: bytes) -> BlockParser:
-        """Makes the parser of one split.
-
-        Raises:
-            ValueError: If the header repeats a name or lacks one of the fields.
-        """
-        names = _header(header)
+        """Makes the parser of one split; under a header that cannot serve it rejects every line."""
+        try:
+            names = _header(header)
+        except ValueError as error:
+            return RejectingParser(fields, "bad_header", str(error))
         if lacking := sorted(fields.names - set(names) - {fields.marker}):
-            msg = f"the CSV header lacks {', '.join(lacking)}; it has {', '.join(names)}"
-            raise ValueError(msg)
+            detail = f"the CSV header lacks {', '.join(lacking)}; it has {', '.join(names)}"
+            return RejectingParser(fields, "bad_header", detail)
         return CsvParser(fields, sample, names)
 
 

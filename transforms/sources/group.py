@@ -93,6 +93,7 @@ class _Split:
         self.generator = generator
         self.reader: SplitReader | None = None
         self.parser: BlockParser | None = None
+        self.header = b""
         self.at_end = position.done
         self._clear()
 
@@ -300,9 +301,10 @@ class GroupReader:
         split.position = split.position._replace(offset=block.offset)
         if not block.data:
             return
-        if split.parser is None:
+        if split.parser is None or split.header != split.reader.header:
+            split.header = split.reader.header
             split.parser = self._connector.line_format.parser(
-                self._fields, self._sample, split.reader.header
+                self._fields, self._sample, split.header
             )
         lines = Lines(block.data)
         columns, rejected = split.parser.parse(lines, self._latest_ms())

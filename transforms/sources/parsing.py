@@ -34,6 +34,8 @@ from beam_lateness.transforms.watermarks.timestamps import FieldTime
 
 _SMALL_RUN: Final = 64  # lines below which reading line by line beats another call of pyarrow
 _NULL_AFTER_OBJECT: Final = re.compile(rb"\}\s*null")
+_NOT_A_NUMBER: Final = re.compile(rb"[:,\[]\s*-?(?:NaN|Inf)")  # pyarrow takes them for numbers
+_WIDEST_INTEGER: Final = 2.0**63  # floats from here on may have been integers that fit no 64 bits
 
 
 class _NotRegularError(Exception):
@@ -160,7 +162,8 @@ class BlockParser(ABC):
         if fields.value is not None:
             bare |= _nulls(value)
             if pa.types.is_floating(value.type):
-                bare |= ~np.isfinite(value.fill_null(0.0).to_numpy(zero_copy_only=False))
+                numbers = value.fill_null(0.0).to_numpy(zero_copy_only=False)
+                bare |= ~(np.abs(numbers) < _WIDEST_INTEGER)  # NaN too
         if fields.marker is None:
             marker = np.zeros(rows, dtype=np.bool_)
         else:
@@ -221,6 +224,8 @@ class JsonLinesParser(BlockParser):
     def _read_run(self, data: bytes, rows: int) -> pa.Table:
         if b"null" in data and _NULL_AFTER_OBJECT.search(data):
             raise _NotRegularError
+        if (b"NaN" in data or b"Inf" in data) and _NOT_A_NUMBER.search(data):
+            raise _NotRegularError
         assert self._column_types is not None  # noqa: S101 (checked by the caller)
         return pa_json.read_json(
             pa.py_buffer(data),
@@ -250,7 +255,8 @@ class CsvParser(BlockParser):
         return read_csv_line(raw, self.header, self.fields)
 
     def _read_run(self, data: bytes, rows: int) -> pa.Table:
-        if b'"' in data or b"\r" in data:  # quoting may hide a line break from us or from pyarrow
+        # Quotes may hide a line break from us or from pyarrow, and a lone CR is one for pyarrow.
+        if b'"' in data or (b"\r" in data and data.count(b"\r") != data.count(b"\r\n")):
             raise _NotRegularError
         assert self._column_types is not None  # noqa: S101 (checked by the caller)
         types = {name: pa.string() for name in self._column_types}
@@ -268,6 +274,28 @@ class CsvParser(BlockParser):
             ),
         )
         return _convert(table, self._column_types)
+
+
+class RejectingParser(BlockParser):
+    """Parses the lines of a split none of which can be a record.
+
+    Args:
+        fields: What the fields mean.
+        reason: Why, as a fixed word.
+        detail: The same for a person.
+    """
+
+    def __init__(self, fields: Fields, reason: str, detail: str) -> None:
+        super().__init__(fields, [])
+        self._column_types = None
+        self._reason, self._detail = reason, detail
+
+    def read_line(self, raw: bytes) -> Line:
+        """Rejects a line."""
+        raise BadRecordError(self._reason, self._detail)
+
+    def _read_run(self, data: bytes, rows: int) -> pa.Table:
+        raise _NotRegularError
 
 
 _CSV_SHAPES: Final[dict[Any, tuple[str, Callable[[pa.Array], pa.Array]]]] = {

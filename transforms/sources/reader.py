@@ -38,6 +38,7 @@ from beam_lateness.transforms.watermarks.estimator import (
     exclusive,
 )
 from beam_lateness.transforms.watermarks.strategy import WatermarkStrategy
+from beam_lateness.transforms.watermarks.timestamps import FieldTime
 
 INVALID_TAG: Final = "invalid"
 
@@ -100,6 +101,8 @@ class ReadEvents(beam.PTransform[PBegin, ReadEventsResult]):
         """Binds the input's head, then reads it by the means of the engine."""
         self.connector.initial_positions()
         strategy, sample = bind(self.connector.line_format, self.strategy, self.connector.head())
+        if self.connector.follows and not sample:
+            _refuse_unknown_unit(self.strategy)
         open_group = _OpenGroup(self.connector, strategy, sample, self.settings)
         if self.embedded:
             name = uuid.uuid4().hex
@@ -120,6 +123,16 @@ class ReadEvents(beam.PTransform[PBegin, ReadEventsResult]):
         return ReadEventsResult(events, invalid)
 
 
+def _refuse_unknown_unit(strategy: WatermarkStrategy) -> None:
+    """Refuses to follow an input that shows no record yet, if its time unit is to be detected."""
+    if isinstance(strategy.timestamps, FieldTime) and strategy.timestamps.unit == "auto":
+        msg = (
+            "the time unit cannot be detected: there is no record to follow yet; declare it with "
+            "--time_unit s|ms|us|ns|iso (FieldTime(unit=...))"
+        )
+        raise ValueError(msg)
+
+
 @dataclass(frozen=True)
 class _OpenGroup:
     """Opens the group of an input at given positions and watermark state."""
@@ -135,14 +148,22 @@ class _OpenGroup:
         )
 
 
-class _PositionsCoder(Coder):
+@dataclass(frozen=True)
+class _Restriction:
+    """The positions of a group: an object, since Beam takes an empty one for no work left."""
+
+    positions: Positions
+
+
+class _RestrictionCoder(Coder):
     """Encodes the positions of a group as JSON."""
 
-    def encode(self, value: Positions) -> bytes:
-        return json.dumps(value).encode()
+    def encode(self, value: _Restriction) -> bytes:
+        return json.dumps(value.positions).encode()
 
-    def decode(self, encoded: bytes) -> Positions:
-        return {name: SplitPosition(*fields) for name, fields in json.loads(encoded).items()}
+    def decode(self, encoded: bytes) -> _Restriction:
+        positions = json.loads(encoded)
+        return _Restriction({name: SplitPosition(*fields) for name, fields in positions.items()})
 
     def is_deterministic(self) -> bool:
         return True
@@ -154,13 +175,13 @@ class _PositionsTracker(RestrictionTracker):
     It is split at a checkpoint only, never for speed, since a group is read in one order.
     """
 
-    def __init__(self, positions: Positions) -> None:
-        self._positions = positions
+    def __init__(self, restriction: _Restriction) -> None:
+        self._positions = restriction.positions
         self._claimed = False
         self._split = False
 
-    def current_restriction(self) -> Positions:
-        return self._positions
+    def current_restriction(self) -> _Restriction:
+        return _Restriction(self._positions)
 
     def try_claim(self, position: Positions) -> bool:
         """Claims everything up to the positions after a poll."""
@@ -169,7 +190,7 @@ class _PositionsTracker(RestrictionTracker):
         self._positions, self._claimed = position, True
         return True
 
-    def try_split(self, fraction_of_remainder: float) -> tuple[Positions, Positions] | None:
+    def try_split(self, fraction_of_remainder: float) -> tuple[_Restriction, _Restriction] | None:
         if fraction_of_remainder != 0 or self._split:
             return None
         self._split = True
@@ -178,7 +199,7 @@ class _PositionsTracker(RestrictionTracker):
             name: position._replace(end=position.offset, done=True)
             for name, position in residual.items()
         }
-        return self._positions, residual
+        return _Restriction(self._positions), _Restriction(residual)
 
     def check_done(self) -> bool:
         if self._split or (self._claimed and all(p.done for p in self._positions.values())):
@@ -213,25 +234,26 @@ class _ReadGroup(beam.DoFn, RestrictionProvider, WatermarkEstimatorProvider):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_reader": None}
 
-    def initial_restriction(self, element: bytes) -> Positions:
-        return self._connector.initial_positions()
+    def initial_restriction(self, element: bytes) -> _Restriction:
+        return _Restriction(self._connector.initial_positions())
 
-    def create_tracker(self, restriction: Positions) -> _PositionsTracker:
+    def create_tracker(self, restriction: _Restriction) -> _PositionsTracker:
         return _PositionsTracker(restriction)
 
-    def restriction_size(self, element: bytes, restriction: Positions) -> float:
-        return float(sum(max((p.end or p.offset) - p.offset, 0) for p in restriction.values()))
+    def restriction_size(self, element: bytes, restriction: _Restriction) -> float:
+        positions = restriction.positions.values()
+        return float(sum(max((p.end or p.offset) - p.offset, 0) for p in positions))
 
-    def split(self, element: bytes, restriction: Positions) -> Iterator[Positions]:
+    def split(self, element: bytes, restriction: _Restriction) -> Iterator[_Restriction]:
         yield restriction
 
-    def truncate(self, element: bytes, restriction: Positions) -> None:
+    def truncate(self, element: bytes, restriction: _Restriction) -> None:
         """Reads no more once the pipeline drains."""
 
     def restriction_coder(self) -> Coder:
-        return _PositionsCoder()
+        return _RestrictionCoder()
 
-    def initial_estimator_state(self, element: bytes, restriction: Positions) -> GroupState:
+    def initial_estimator_state(self, element: bytes, restriction: _Restriction) -> GroupState:
         return GroupState()
 
     def create_watermark_estimator(self, estimator_state: GroupState) -> GroupWatermarkEstimator:
@@ -247,7 +269,8 @@ class _ReadGroup(beam.DoFn, RestrictionProvider, WatermarkEstimatorProvider):
         tracker: Any = beam.DoFn.RestrictionParam(),
         estimator: Any = beam.DoFn.WatermarkEstimatorParam(),
     ) -> Iterable[Any]:
-        reader = self._reader_at(tracker.current_restriction(), estimator.get_estimator_state())
+        positions = tracker.current_restriction().positions
+        reader = self._reader_at(positions, estimator.get_estimator_state())
         poll = reader.poll()
         if not tracker.try_claim(poll.positions):
             self._close()

@@ -20,6 +20,11 @@ from beam_lateness.transforms.watermarks.timestamps import FieldTime, TimestampA
 INT64_MIN: Final = -(2**63)
 INT64_MAX: Final = 2**63 - 1
 
+_LONGEST_INTEGER: Final = 40  # digits; 64 bits take 20 with the sign
+_BEYOND: Final = 10**_LONGEST_INTEGER
+
+csv.field_size_limit(2**31 - 1)  # its default of 128 KiB is no rule of CSV
+
 _CSV_INT: Final = re.compile(r"-?[0-9]+")
 _CSV_FLOAT: Final = re.compile(r"-?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 
@@ -179,7 +184,7 @@ def read_json_line(raw: bytes, fields: Fields) -> Line:
         BadRecordError: `invalid_utf8`, `malformed_json`, `duplicate_field` or `not_an_object`.
     """
     try:
-        line = json.loads(raw.decode(), object_pairs_hook=_object, parse_constant=_no_constant)
+        line = _JSON.decode(raw.decode())
     except UnicodeDecodeError as error:
         raise BadRecordError("invalid_utf8", str(error)) from error
     except BadRecordError:
@@ -198,8 +203,18 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return fields if len(fields) == len(pairs) else _RepeatedFields(pairs)
 
 
+def _integer(digits: str) -> int:
+    """Reads an integer; of one far beyond 64 bits (Python limits digits) only that is kept."""
+    return int(digits) if len(digits) <= _LONGEST_INTEGER else _BEYOND
+
+
 def _no_constant(name: str) -> float:
     raise BadRecordError("malformed_json", f"{name} is no JSON number")
+
+
+_JSON: Final = json.JSONDecoder(
+    object_pairs_hook=_object, parse_int=_integer, parse_constant=_no_constant
+)
 
 
 def read_csv_line(raw: bytes, header: tuple[str, ...], fields: Fields) -> Line:
@@ -238,5 +253,5 @@ def csv_number(cell: str) -> int | float | str:
     """Reads a CSV cell as the number it spells, if it does; else gives the text back."""
     text = cell.strip(" \t")
     if _CSV_INT.fullmatch(text):
-        return int(text)
+        return _integer(text)
     return float(text) if _CSV_FLOAT.fullmatch(text) else cell

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from beam_lateness.transforms.times import Millis
+from beam_lateness.transforms.times import Millis, is_event_time
 
 TIME_UNITS: Final = ("auto", "s", "ms", "us", "ns", "iso")
 
@@ -64,11 +64,37 @@ class FieldTime:
             samples: The field's values in the first records.
 
         Raises:
-            ValueError: If the samples disagree.
+            ValueError: If the samples disagree, or make no sense in the declared unit.
         """
-        if self.unit != "auto":
-            return self
-        return replace(self, unit=_detect(self.field, list(samples)))
+        values = [value for value in samples if value is not None]
+        bound = self
+        if self.unit == "auto":
+            bound = replace(self, unit=_detect(self.field, values))
+        bound._check(values)
+        return bound
+
+    def _check(self, values: list[Any]) -> None:
+        """Refuses a unit in which no sample is a time, or in which it is another one's."""
+        if values and not any(self._reads(value) for value in values):
+            msg = (
+                f"time field {self.field!r} holds no event time in unit {self.unit!r} at the head "
+                f"of the input, such as {_short(values[0])}; mend --time_field or --time_unit"
+            )
+            raise ValueError(msg)
+        looks = _units(values, all)
+        if self.unit in _PER_SECOND and looks and self.unit not in _units(values, any):
+            msg = (
+                f"--time_unit={self.unit} makes {_short(values[0])} in field {self.field!r} a time "
+                f"long past or far ahead, where {next(iter(looks))!r} makes it one of our days; "
+                "mend --time_unit"
+            )
+            raise ValueError(msg)
+
+    def _reads(self, value: Any) -> bool:
+        try:
+            return is_event_time(self.to_ms(value))
+        except ValueError:
+            return False
 
     def to_ms(self, value: Any) -> int:
         """Gives one value in ms since the epoch, rounded down.
@@ -156,24 +182,27 @@ def _iso_to_ms(value: Any) -> int:
     return ms + int(((fraction or "") + "000")[:3])
 
 
-def _detect(field: str, samples: list[Any]) -> str:
-    values = [value for value in samples if value is not None]
-    if not values:
-        return "ms"
-    if all(isinstance(value, str) for value in values):
-        return "iso"
+def _units(values: list[Any], how: Callable[[Iterable[bool]], bool]) -> set[str]:
+    """Gives the units that make any, or all, of the numbers among `values` dates of our time."""
     low, high = _PLAUSIBLE_S
-    units = {
-        next((u for u, per in _PER_SECOND.items() if low * per <= value < high * per), None)
-        for value in values
-        if isinstance(value, (int, float)) and not isinstance(value, bool)
+    numbers = [v for v in values if isinstance(v, (int, float)) and not isinstance(v, bool)]
+    return {
+        unit
+        for unit, per_second in _PER_SECOND.items()
+        if numbers and how(low * per_second <= n < high * per_second for n in numbers)
     }
-    # No unit makes it a date of our time (0, 5, 1000 ...): such input counts in our own unit.
-    units.discard(None)
-    if not units:
+
+
+def _detect(field: str, values: list[Any]) -> str:
+    texts = [isinstance(value, str) for value in values]
+    if values and all(texts):
+        return "iso"
+    units = _units(values, any)
+    # No unit makes them dates of our time (0, 5, 1000 ...): such input counts in our own unit.
+    if not units and not any(texts):
         return "ms"
-    if len(units) == 1:
-        return str(units.pop())
+    if len(units) == 1 and not any(texts):
+        return units.pop()
     msg = (
         f"the values of time field {field!r} look like different units; "
         "declare it with --time_unit s|ms|us|ns|iso (FieldTime(unit=...))"
