@@ -5,7 +5,6 @@ Everything here is plain arithmetic: no Beam type enters or leaves (`beam_time` 
 
 from __future__ import annotations
 
-import math
 import re
 from datetime import timedelta
 from typing import Final, TypeAlias
@@ -62,13 +61,13 @@ def duration_ms(value: Duration, *, name: str, minimum_ms: int = 0) -> int:
         200
     """
     exact = _to_ms(value, name)
+    if not minimum_ms <= exact <= MAX_DURATION_MS:
+        low = format_duration(minimum_ms)
+        msg = f"{name} must lie between {low} and 73000d (200 years), got {value!r}"
+        raise ValueError(msg)
     ms = round(exact)
     if abs(exact - ms) > 1e-6:
         msg = f"{name} must be whole milliseconds, got {value!r} ({exact} ms)"
-        raise ValueError(msg)
-    if not minimum_ms <= ms <= MAX_DURATION_MS:
-        low = format_duration(minimum_ms)
-        msg = f"{name} must lie between {low} and 73000d (200 years), got {value!r}"
         raise ValueError(msg)
     return ms
 
@@ -87,7 +86,7 @@ def _to_ms(value: Duration, name: str) -> float:
             )
             raise ValueError(msg)
         return sum(float(number) * _UNIT_MS[unit] for number, unit in _PART.findall(text))
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and value == value:
         return value * 1000
     msg = f"{name} must be a duration (text, timedelta or seconds), got {value!r}"
     raise ValueError(msg)

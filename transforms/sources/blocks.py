@@ -38,23 +38,25 @@ class Lines:
     data: bytes
     starts: Indices = field(init=False)
     ends: Indices = field(init=False)
+    stops: Indices = field(init=False)  # after the line break
     bytes_: npt.NDArray[np.uint8] = field(init=False, repr=False)
-    blank: int = field(init=False, default=0)
+    blank_starts: Indices = field(init=False)
 
     def __post_init__(self) -> None:
         self.bytes_ = np.frombuffer(self.data, dtype=np.uint8)
         ends = np.flatnonzero(self.bytes_ == _NEWLINE)
-        if not self.data.endswith(b"\n"):
+        if self.data and not self.data.endswith(b"\n"):
             ends = np.append(ends, len(self.data))
-        starts = np.empty_like(ends)
-        starts[:1] = 0
-        starts[1:] = ends[:-1] + 1
-        ends = ends - ((ends > starts) & (self.bytes_[np.maximum(ends - 1, 0)] == _RETURN))
-        self.starts, self.ends = starts, ends
-        short = [i for i in np.flatnonzero(self._suspects()).tolist() if not self[i].strip()]
-        if short:
-            self.blank = len(short)
-            self.starts, self.ends = np.delete(starts, short), np.delete(ends, short)
+        stops = np.minimum(ends + 1, len(self.data))
+        starts = np.append(0, stops[:-1]) if len(stops) else stops
+        returns = (ends > starts) & (self.bytes_[ends - 1] == _RETURN)
+        self.starts, self.ends, self.stops = starts, ends - returns, stops
+        blank = [i for i in np.flatnonzero(self._suspects()).tolist() if not self[i].strip()]
+        self.blank_starts = self.starts[blank] if blank else self.starts[:0]
+        if blank:
+            self.starts = np.delete(self.starts, blank)
+            self.ends = np.delete(self.ends, blank)
+            self.stops = np.delete(self.stops, blank)
 
     def _suspects(self) -> Flags:
         """Marks the lines that may be blank: empty, or starting with white space."""
@@ -63,6 +65,11 @@ class Lines:
         suspects[filled] = self.bytes_[self.starts[filled]] <= 32  # space and the controls
         return suspects
 
+    @property
+    def blank(self) -> int:
+        """How many blank lines were dropped."""
+        return len(self.blank_starts)
+
     def __len__(self) -> int:
         return len(self.starts)
 
@@ -70,10 +77,14 @@ class Lines:
         return self.data[self.starts[line] : self.ends[line]]
 
     def payloads(self) -> pa.Array:
-        """Gives the lines, each with its line break, as an Arrow array that copies nothing."""
-        if self.blank:
-            return pa.array([self[line] for line in range(len(self))], pa.binary())
-        offsets = np.append(self.starts, len(self.data)).astype(np.int32)
+        """Gives the lines, each with its line break, as an Arrow array.
+
+        It copies nothing where no blank line stands between them.
+        """
+        if len(self.blank_starts):
+            bounds = zip(self.starts.tolist(), self.stops.tolist(), strict=True)
+            return pa.array([self.data[start:stop] for start, stop in bounds], pa.binary())
+        offsets = np.append(0, self.stops).astype(np.int32)
         buffers = [None, pa.py_buffer(offsets), pa.py_buffer(self.data)]
         return pa.Array.from_buffers(pa.binary(), len(self), buffers)
 

@@ -15,11 +15,14 @@ class SplitPosition(NamedTuple):
         offset: Where the next record starts.
         end: Where the split ends; None if that shows only when it is read.
         done: Whether all of it has been read.
+        base: What a record's position counts from: the length of what was read under this name
+            before (a log file before it was rotated).
     """
 
     offset: int = 0
     end: int | None = None
     done: bool = False
+    base: int = 0
 
 
 Positions: TypeAlias = Mapping[str, SplitPosition]
@@ -33,11 +36,13 @@ class Block(NamedTuple):
         data: The lines.
         offset: Where the first one starts in the split.
         at_end: Whether nothing follows (never, while a split may still grow).
+        base: What a record's position counts from.
     """
 
     data: bytes
     offset: int
     at_end: bool
+    base: int = 0
 
 
 class SplitReader(Protocol):

@@ -124,12 +124,11 @@ class Files:
         for split, position in self.initial_positions().items():
             reader = self.open(split, position)
             try:
-                at_end = False
-                while not at_end:
-                    data, _, at_end = reader.read(_HEAD_BLOCK)
-                    for raw in filter(bytes.strip, data.split(b"\n")):
+                block = reader.read(_HEAD_BLOCK)
+                while block.data:
+                    for raw in filter(bytes.strip, block.data.split(b"\n")):
                         yield reader.header, raw
-                    at_end = at_end or not data
+                    block = reader.read(_HEAD_BLOCK)
             finally:
                 reader.close()
 
@@ -149,6 +148,8 @@ class FileSplitReader:
         self.header = b""
         self._end = position.end
         self._follow = files.follow
+        self._file: BinaryIO | Any = None
+        self._base = position.base
         self._retired: list[_Retired] = []
         self._open(position.offset)
         _open_readers.add(self)
@@ -157,7 +158,7 @@ class FileSplitReader:
         """Opens the file and steps over what stands before the records."""
         self._rest: list[bytes] = []  # the start of a line whose end has not come yet
         try:
-            self._file: BinaryIO | Any = _open_file(self.split)
+            self._file = _open_file(self.split)
             start = len(_BOM) if self._file.read(len(_BOM)) == _BOM else 0
             self._file.seek(start)
             if self.files.line_format.has_header:
@@ -165,6 +166,7 @@ class FileSplitReader:
             self._offset = max(offset, start)
             self._file.seek(self._offset)
         except Exception as error:  # filesystems and decompressors raise what they like
+            self.close()
             raise self._unreadable(error) from error
 
     def _read_header(self) -> int:
@@ -195,7 +197,7 @@ class FileSplitReader:
             self._file.close()
             self._open(0)
             if not self.header:
-                return Block(b"", self._offset, at_end=False)
+                return self._block(b"", at_end=False)
         block = self._read_lines(size)
         if block.data or not self._follow or not self._replaced():
             return block
@@ -206,8 +208,9 @@ class FileSplitReader:
         _LOG.warning("%s was cut short or replaced: reading it from its start", self.split)
         self._retire()
         self._file.close()
+        self._base += self._offset
         self._open(0)
-        return Block(b"", self._offset, at_end=False)
+        return self._read_lines(size)
 
     def _read_lines(self, size: int) -> Block:
         pieces, self._rest = self._rest, []
@@ -217,7 +220,7 @@ class FileSplitReader:
             if not piece:
                 if self._follow:  # keep the unfinished line for later
                     self._rest = pieces
-                    return Block(b"", self._offset, at_end=False)
+                    return self._block(b"", at_end=False)
                 return self._block(b"".join(pieces), at_end=True)
             cut = piece.rfind(b"\n") + 1
             if cut:
@@ -238,7 +241,7 @@ class FileSplitReader:
         return piece
 
     def _block(self, data: bytes, at_end: bool) -> Block:
-        block = Block(data, self._offset, at_end)
+        block = Block(data, self._offset, at_end, self._base)
         self._offset += len(data)
         return block
 
@@ -272,7 +275,8 @@ class FileSplitReader:
     def close(self) -> None:
         """Closes the file."""
         _open_readers.discard(self)
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
 
 
 class _Retired(NamedTuple):
@@ -306,7 +310,31 @@ def _open_file(path: str) -> Any:
     if kind not in (CompressionTypes.GZIP, CompressionTypes.BZIP2):
         return FileSystems.open(path)
     raw = FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED)
-    return gzip.GzipFile(fileobj=raw) if kind == CompressionTypes.GZIP else bz2.BZ2File(raw)
+    return _Gzip(raw) if kind == CompressionTypes.GZIP else _Bzip2(raw)
+
+
+class _Gzip(gzip.GzipFile):
+    """A gzip file that closes what it reads from."""
+
+    def __init__(self, raw: Any) -> None:
+        super().__init__(fileobj=raw)
+        self._raw = raw
+
+    def close(self) -> None:
+        super().close()
+        self._raw.close()
+
+
+class _Bzip2(bz2.BZ2File):
+    """A bzip2 file that closes what it reads from."""
+
+    def __init__(self, raw: Any) -> None:
+        super().__init__(raw)
+        self._raw = raw
+
+    def close(self) -> None:
+        super().close()
+        self._raw.close()
 
 
 def _compressed(path: str) -> bool:

@@ -105,13 +105,15 @@ class _Split:
         self._lines: Lines | None = None
         self._payloads: pa.Array | None = None
         self._rejected: list[Rejected] = []
-        self._base = 0
+        self._blank: Millis = self.stamps  # where blank lines stand that are not counted yet
+        self._offset = 0  # of the block in its file
         self.cursor = 0
 
-    def load(self, lines: Lines, base: int, columns: Columns, rejected: list[Rejected]) -> None:
-        """Takes a parsed block whose first byte stands at `base`."""
+    def load(self, lines: Lines, offset: int, columns: Columns, rejected: list[Rejected]) -> None:
+        """Takes a parsed block that starts at `offset`."""
         self._clear()
-        self.columns, self._lines, self._rejected, self._base = columns, lines, rejected, base
+        self.columns, self._lines, self._rejected = columns, lines, rejected
+        self._offset, self._blank = offset, lines.blank_starts
         self.reached_ms = self.generator.watermark_ms
         if len(columns):
             ahead = copy.copy(self.generator)
@@ -149,14 +151,14 @@ class _Split:
         if len(released):
             poll.batches.append(self._batch(released, stamps))
         self._release_rejected(poll)
+        lines = self._lines
+        end = len(lines.data) if self.drained else int(lines.starts[columns.line[until]])
+        blank = int(np.searchsorted(self._blank, end))
+        poll.blank += blank
+        self._blank = self._blank[blank:]
+        self.position = self.position._replace(offset=self._offset + end)
         if self.drained:
-            poll.blank += self._lines.blank
-            end = self._base + len(self._lines.data)
-            self.position = self.position._replace(offset=end)
             self._clear()
-        else:
-            start = int(self._lines.starts[columns.line[until]])
-            self.position = self.position._replace(offset=self._base + start)
 
     def _batch(self, columns: Columns, stamps: Millis) -> EventBatch:
         lines = self._lines
@@ -170,7 +172,9 @@ class _Split:
             columns_of.ID: columns.id,
             columns_of.EVENT_TIME: pa.array(columns.event_time),
             columns_of.WATERMARK: pa.array(exclusive(stamps)),
-            columns_of.POSITION: pa.array(self._base + lines.starts[columns.line]),
+            columns_of.POSITION: pa.array(
+                self.position.base + self._offset + lines.starts[columns.line]
+            ),
             columns_of.PAYLOAD: self._payloads
             if whole
             else self._payloads.take(pa.array(columns.line)),
@@ -185,7 +189,7 @@ class _Split:
         released = [row for row in self._rejected if row.line < limit]
         self._rejected = self._rejected[len(released) :]
         for row in released:
-            position = self._base + int(self._lines.starts[row.line])
+            position = self.position.base + self._offset + int(self._lines.starts[row.line])
             poll.invalid.append(
                 InvalidRecord(
                     row.reason,
@@ -298,7 +302,7 @@ class GroupReader:
             split.reader = self._connector.open(split.name, split.position)
         block = split.reader.read(size)
         split.at_end = block.at_end
-        split.position = split.position._replace(offset=block.offset)
+        split.position = split.position._replace(offset=block.offset, base=block.base)
         if not block.data:
             return
         if split.parser is None or split.header != split.reader.header:

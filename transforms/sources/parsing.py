@@ -35,6 +35,7 @@ from beam_lateness.transforms.watermarks.timestamps import FieldTime
 _SMALL_RUN: Final = 64  # lines below which reading line by line beats another call of pyarrow
 _NULL_AFTER_OBJECT: Final = re.compile(rb"\}\s*null")
 _NOT_A_NUMBER: Final = re.compile(rb"[:,\[]\s*-?(?:NaN|Inf)")  # pyarrow takes them for numbers
+_DEEP: Final = 500  # brackets in a line from which its nesting may be too deep for Python
 _WIDEST_INTEGER: Final = 2.0**63  # floats from here on may have been integers that fit no 64 bits
 
 
@@ -219,6 +220,11 @@ class JsonLinesParser(BlockParser):
         regular: Flags = (lines.bytes_[lines.starts] == ord("{")) & (
             lines.bytes_[lines.ends - 1] == ord("}")
         )
+        # Python limits the depth of nesting where pyarrow does not: one of them must decide.
+        for line in np.flatnonzero(lines.ends - lines.starts >= 2 * _DEEP).tolist():
+            raw = lines[line]
+            if raw.count(b"[") + raw.count(b"{") >= _DEEP:
+                regular[line] = False
         return regular
 
     def _read_run(self, data: bytes, rows: int) -> pa.Table:
@@ -268,6 +274,7 @@ class CsvParser(BlockParser):
             parse_options=pa_csv.ParseOptions(ignore_empty_lines=False),
             convert_options=pa_csv.ConvertOptions(
                 include_columns=list(types),
+                include_missing_columns=True,  # a file may have no markers
                 column_types=types,
                 strings_can_be_null=True,
                 null_values=[""],

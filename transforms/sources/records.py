@@ -120,7 +120,8 @@ class Fields:
         except Exception as error:  # a user's assigner may raise anything: the record is at fault
             raise BadRecordError("bad_event_time", str(error)) from error
         if not is_event_time(ms):
-            raise BadRecordError("event_time_out_of_range", f"{ms} ms is not in years 1 to 9999")
+            shown = f"{ms} ms" if -_BEYOND < ms < _BEYOND else "the time"
+            raise BadRecordError("event_time_out_of_range", f"{shown} is not in years 1 to 9999")
         if latest_ms is not None and ms > latest_ms:
             raise BadRecordError("future_event_time", f"{ms} ms is after {latest_ms} ms")
         return ms
