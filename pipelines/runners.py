@@ -89,7 +89,7 @@ def choose_engine(
                 "--follow and --replay_speed need --runner=PrismRunner"
             )
             raise ValueError(msg)
-        return _embedded(f"--runner={_EMBEDDED_RUNNER}")
+        return _embedded(options, f"--runner={_EMBEDDED_RUNNER}")
     if asked == "PrismRunner":
         return _prism(options, find_prism(options) or obtain_prism(say), "--runner=PrismRunner")
     if asked not in _DEFAULT_RUNNERS:
@@ -102,13 +102,14 @@ def choose_engine(
     if found is not None:
         return _prism(options, found, f"Prism is there ({found})")
     if small:
-        return _embedded("the input is finite and small, and Prism is not there")
+        return _embedded(options, "the input is finite and small, and Prism is not there")
     why = "the input has no end or a pace" if endless else "the input is large"
     say(f"Prism is needed, since {why}, and is not there yet.")
     return _prism(options, obtain_prism(say), why)
 
 
-def _embedded(reason: str) -> Engine:
+def _embedded(options: PipelineOptions, reason: str) -> Engine:
+    options.view_as(StandardOptions).streaming = True
     return Engine("embedded", reason, BundleBasedDirectRunner())
 
 

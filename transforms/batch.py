@@ -85,14 +85,16 @@ class EventBatchCoder(Coder):
 
     def encode(self, value: EventBatch) -> bytes:
         """Encodes a batch."""
-        columns = value.columns.replace_schema_metadata({_SPLIT_METADATA: value.split.encode()})
+        split = value.split.encode(errors="surrogatepass")  # a file's name may be no UTF-8
+        columns = value.columns.replace_schema_metadata({_SPLIT_METADATA: split})
         return encode_columns(columns)
 
     def decode(self, encoded: bytes) -> EventBatch:
         """Decodes a batch."""
         columns = decode_columns(encoded)
         metadata = columns.schema.metadata
-        return EventBatch(metadata[_SPLIT_METADATA].decode(), columns.replace_schema_metadata(None))
+        split = metadata[_SPLIT_METADATA].decode(errors="surrogatepass")
+        return EventBatch(split, columns.replace_schema_metadata(None))
 
     def estimate_size(self, value: EventBatch) -> int:
         """Gives the size of the columns: engines ask often, and encoding to tell is dear."""

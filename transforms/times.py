@@ -61,15 +61,15 @@ def duration_ms(value: Duration, *, name: str, minimum_ms: int = 0) -> int:
         200
     """
     exact = _to_ms(value, name)
+    whole = abs(exact) > MAX_DURATION_MS or abs(exact - round(exact)) <= 1e-6
+    if not whole:
+        msg = f"{name} must be whole milliseconds, got {value!r} ({exact} ms)"
+        raise ValueError(msg)
     if not minimum_ms <= exact <= MAX_DURATION_MS:
         low = format_duration(minimum_ms)
         msg = f"{name} must lie between {low} and 73000d (200 years), got {value!r}"
         raise ValueError(msg)
-    ms = round(exact)
-    if abs(exact - ms) > 1e-6:
-        msg = f"{name} must be whole milliseconds, got {value!r} ({exact} ms)"
-        raise ValueError(msg)
-    return ms
+    return round(exact)
 
 
 def _to_ms(value: Duration, name: str) -> float:

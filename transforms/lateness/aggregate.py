@@ -175,6 +175,8 @@ class _Partials:
             grouped: A row per (window, late, key).
             earliest: Gives the smallest event time, in ms, of the records of a window.
         """
+        if not grouped.num_rows:
+            return
         keys = grouped.column(KEY).combine_chunks()
         shards = shards_of(keys, lambda key: self._shard_of(key, self._num_shards))
         starts = grouped.column(_WINDOW).to_numpy()
@@ -186,9 +188,7 @@ class _Partials:
         cuts = [0, *(np.flatnonzero(changes) + 1).tolist(), len(order)]
         for low, high in itertools.pairwise(cuts):
             start = int(starts[low])
-            (part,) = rows.slice(low, high - low).to_batches() or [None]
-            if part is None:
-                continue
+            (part,) = rows.slice(low, high - low).to_batches()
             tag = _LATE_TAG if late[low] else _IN_TIME_TAG
             end = start + self._windows.size_ms
             yield WindowedValue(

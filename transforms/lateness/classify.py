@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import apache_beam as beam
+from apache_beam.options.pipeline_options import StandardOptions
 from apache_beam.pvalue import PCollection, TaggedOutput
 from apache_beam.transforms.trigger import AccumulationMode, AfterCount, Repeatedly
-from apache_beam.transforms.window import TimestampCombiner
+from apache_beam.transforms.window import GlobalWindows, TimestampCombiner
 from apache_beam.typehints import typehints
 from apache_beam.utils.timestamp import Duration as BeamDuration
 from apache_beam.utils.windowed_value import PaneInfo, PaneInfoTiming, WindowedValue
@@ -49,9 +50,9 @@ class RouteTooLateResult:
     Args:
         accepted: The records in time or late, as they came: `PCollection[EventBatch]`, or the
             input's own elements in their windows, ready for a `GroupByKey`.
-        too_late: `PCollection[TooLateRecord]`.
-        invalid: `PCollection[InvalidRecord]`: elements whose timestamp is no event time (years 1 to
-            9999), such as those that never got one.
+        too_late: `PCollection[TooLateRecord]`, in the global window.
+        invalid: `PCollection[InvalidRecord]`, in the global window: elements whose timestamp is no
+            event time (years 1 to 9999), such as those that never got one.
     """
 
     accepted: PCollection[Any]
@@ -74,13 +75,16 @@ class RouteTooLate(beam.PTransform[Any, RouteTooLateResult]):
         windows: The windows and their allowed lateness.
         verdict: `stamp`: a stamped record is judged by its own source's watermark; `engine`: by
             the engine's, which after a `Flatten` is the lowest of all sources'. Records without a
-            stamp are always judged by the engine.
+            stamp are always judged by the engine. An engine may learn of a watermark after the
+            record that it makes too late (Prism does): it then accepts what is just too late,
+            never the other way round.
 
     Returns:
         A `RouteTooLateResult`.
 
     Raises:
-        ValueError: If `verdict` is neither.
+        ValueError: If `verdict` is neither; at expansion, if the engine is to judge an unbounded
+            collection in a pipeline without the option `streaming`.
 
     Example:
         >>> RouteTooLate(Windows("1m", allowed_lateness="2m")).verdict
@@ -110,6 +114,7 @@ class RouteTooLate(beam.PTransform[Any, RouteTooLateResult]):
         accepted, too_late = routed.accepted, routed[TOO_LATE_TAG]
         accepted.element_type = EventBatch
         if self.verdict == "engine":
+            _require_streaming(batches)
             suspects = routed[_SUSPECT_TAG]
             suspects.element_type = typehints.Tuple[int, EventBatch]
             judged = (
@@ -137,6 +142,7 @@ class RouteTooLate(beam.PTransform[Any, RouteTooLateResult]):
             )
             accepted, too_late, invalid = routed.accepted, routed[TOO_LATE_TAG], routed[INVALID_TAG]
         else:
+            _require_streaming(records)
             chunks = windowed | "ChunkRecords" >> beam.ParDo(
                 _ChunkRecords(self.windows)
             ).with_outputs(INVALID_TAG, main="chunks")
@@ -168,9 +174,21 @@ class RouteTooLate(beam.PTransform[Any, RouteTooLateResult]):
     def _result(
         self, accepted: PCollection[Any], too_late: PCollection[Any], invalid: PCollection[Any]
     ) -> RouteTooLateResult:
+        too_late = too_late | "TooLateToGlobal" >> beam.WindowInto(GlobalWindows())
+        invalid = invalid | "InvalidToGlobal" >> beam.WindowInto(GlobalWindows())
         too_late.element_type = TooLateRecord
         invalid.element_type = InvalidRecord
         return RouteTooLateResult(accepted, too_late, invalid)
+
+
+def _require_streaming(pcoll: PCollection[Any]) -> None:
+    """Refuses to ask an engine that runs in batch: it calls every record in time, silently."""
+    if not pcoll.pipeline.options.view_as(StandardOptions).streaming:
+        msg = (
+            "the engine's watermark judges an unbounded collection here, and needs the option "
+            "--streaming (StandardOptions.streaming): without it every record would be in time"
+        )
+        raise ValueError(msg)
 
 
 class _RouteByStamp(beam.DoFn):
@@ -335,5 +353,5 @@ def _too_late_rows(batch: EventBatch, windows: Windows) -> Iterator[TooLateRecor
             split=batch.split,
             position=row[POSITION],
             record_id=record_id(batch.split, row),
-            payload=row[PAYLOAD].rstrip(b"\r\n"),
+            payload=row[PAYLOAD].removesuffix(b"\n").removesuffix(b"\r"),
         )

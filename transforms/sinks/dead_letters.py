@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import os
 import uuid
 from dataclasses import dataclass
@@ -67,6 +68,13 @@ def _payload(payload: bytes) -> dict[str, str]:
         }
 
 
+def _encode(letter: dict[str, Any]) -> bytes:
+    try:
+        return orjson.dumps(letter, default=repr)
+    except TypeError:  # an integer beyond 64 bits, keys that are no text, a lone surrogate
+        return json.dumps(letter, default=repr).encode()
+
+
 @dataclass(eq=False)
 class WriteDeadLetters(beam.PTransform[PCollection[Any], PCollection[Any]]):
     """Appends dead letters to JSON line files in a local folder.
@@ -77,7 +85,7 @@ class WriteDeadLetters(beam.PTransform[PCollection[Any], PCollection[Any]]):
     Watermark: takes a `PCollection` of `TooLateRecord` or `InvalidRecord`, gives nothing.
 
     Args:
-        directory: The folder; it is made if its parent exists.
+        directory: The folder; it is made if need be.
         run: Names this run; it is part of the file names.
 
     Raises:
@@ -90,11 +98,12 @@ class WriteDeadLetters(beam.PTransform[PCollection[Any], PCollection[Any]]):
     def __post_init__(self) -> None:
         super().__init__()
         try:
-            os.makedirs(self.directory, exist_ok=True)
+            if "://" not in self.directory:
+                os.makedirs(self.directory, exist_ok=True)
             writable = os.access(self.directory, os.W_OK)
         except OSError:
             writable = False
-        if not writable or "://" in self.directory:
+        if not writable:
             msg = f"directory (--dead_letters) must be a writable local folder: {self.directory!r}"
             raise ValueError(msg)
 
@@ -119,7 +128,7 @@ class _Append(beam.DoFn):
         self._size = 0
 
     def process(self, element: TooLateRecord | InvalidRecord) -> None:
-        line = orjson.dumps(dead_letter(element), default=repr) + b"\n"
+        line = _encode(dead_letter(element)) + b"\n"
         self._lines.append(line)
         self._size += len(line)
         if self._size >= _BYTES_AT_ONCE:

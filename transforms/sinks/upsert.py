@@ -35,7 +35,6 @@ from beam_lateness.transforms.results import Pane
 TABLE_NAME: Final = "windows"
 _ROWS_AT_ONCE: Final = 5000
 _BUSY_TIMEOUT_S: Final = 60
-_INT64_MAX: Final = 2**63 - 1
 
 
 class _Value(UserDefinedType[Any]):
@@ -58,7 +57,7 @@ def _to_sql(value: Any) -> Any:
     """
     if isinstance(value, (Mapping, list, tuple)):
         return json.dumps(value, default=str)
-    if isinstance(value, int) and abs(value) > _INT64_MAX:
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
         return str(value)
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)

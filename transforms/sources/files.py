@@ -252,7 +252,7 @@ class FileSplitReader:
         except FileNotFoundError:  # moved away: what is open was read to its end
             return False
         if _identity(now) == _identity(os.fstat(self._file.fileno())):
-            return now.st_size < self._offset
+            return now.st_size < self._offset + sum(map(len, self._rest))
         return not self.files.holds(self.split, but=self)
 
     def _retire(self) -> None:

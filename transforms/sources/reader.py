@@ -16,6 +16,7 @@ from typing import Any, Final
 import apache_beam as beam
 from apache_beam.coders import Coder, VarIntCoder
 from apache_beam.io.iobase import RestrictionProgress, RestrictionTracker
+from apache_beam.pipeline import AppliedPTransform, PipelineVisitor
 from apache_beam.pvalue import PBegin, PCollection, TaggedOutput
 from apache_beam.testing.test_stream import TestStream
 from apache_beam.transforms.core import RestrictionProvider, WatermarkEstimatorProvider
@@ -105,6 +106,7 @@ class ReadEvents(beam.PTransform[PBegin, ReadEventsResult]):
             _refuse_unknown_unit(self.strategy)
         open_group = _OpenGroup(self.connector, strategy, sample, self.settings)
         if self.embedded:
+            _refuse_second_stream(pbegin)
             name = uuid.uuid4().hex
             weakref.finalize(self, _replays.pop, name, None)  # with the pipeline that holds us
             reader = open_group(self.connector.initial_positions(), GroupState())
@@ -121,6 +123,25 @@ class ReadEvents(beam.PTransform[PBegin, ReadEventsResult]):
         events.element_type = EventBatch
         invalid.element_type = InvalidRecord
         return ReadEventsResult(events, invalid)
+
+
+def _refuse_second_stream(pbegin: PBegin) -> None:
+    """Refuses a pipeline that has a `TestStream`: the DirectRunner mixes up the events of two."""
+
+    class _Find(PipelineVisitor):
+        found = False
+
+        def visit_transform(self, transform_node: AppliedPTransform) -> None:
+            self.found = self.found or isinstance(transform_node.transform, TestStream)
+
+    visitor = _Find()
+    pbegin.pipeline.visit(visitor)
+    if visitor.found:
+        msg = (
+            "embedded=True may stand once in a pipeline, and beside no TestStream; read several "
+            "inputs by one ReadEvents, or on Prism"
+        )
+        raise ValueError(msg)
 
 
 def _refuse_unknown_unit(strategy: WatermarkStrategy) -> None:
@@ -210,8 +231,11 @@ class _PositionsTracker(RestrictionTracker):
 
     def current_progress(self) -> RestrictionProgress:
         # As a fraction: completed/remaining of an empty restriction make some engines divide 0/0.
-        done = sum(position.offset for position in self._positions.values())
-        total = sum(max(p.end or 0, p.offset) for p in self._positions.values())
+        positions = self._positions.values()
+        if any(position.end is None for position in positions):
+            return RestrictionProgress(fraction=0.0)
+        done = sum(position.offset for position in positions)
+        total = sum(max(p.end or 0, p.offset) for p in positions)
         return RestrictionProgress(fraction=done / total if total else 0.0)
 
     def is_bounded(self) -> bool:

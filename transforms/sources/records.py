@@ -10,6 +10,7 @@ import csv
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -174,8 +175,8 @@ class _RepeatedFields(dict[str, Any]):
 
     def __init__(self, pairs: list[tuple[str, Any]]) -> None:
         super().__init__(pairs)
-        names = [name for name, _ in pairs]
-        self.repeated = {name for name in names if names.count(name) > 1}
+        counts = Counter(name for name, _ in pairs)
+        self.repeated = {name for name, count in counts.items() if count > 1}
 
 
 def read_json_line(raw: bytes, fields: Fields) -> Line:

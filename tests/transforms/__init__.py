@@ -1,0 +1,1 @@
+"""Tests of the transforms and of what they are made of."""

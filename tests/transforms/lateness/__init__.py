@@ -1,0 +1,1 @@
+"""Tests of `lateness/`: windows, verdicts, aggregates and panes."""

@@ -1,0 +1,1 @@
+"""Tests of `sinks/`: the table of windows and the dead letters."""
