@@ -44,6 +44,8 @@ setup(
             "pytest>=8.3",
             "pytest-xdist>=3.6",
             "ruff>=0.11",
+            "setuptools>=77",
+            "typing-extensions>=4.6",
         ],
     },
     entry_points={"console_scripts": ["beam-lateness = beam_lateness.pipelines.cli:run"]},

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta, timezone
 
 from beam_lateness.transforms import metrics
+from beam_lateness.transforms.times import is_event_time
 
 
 @dataclass(frozen=True)
@@ -85,5 +86,7 @@ def format_time(ms: int | None) -> str:
     """
     if ms is None:
         return "-"
+    if not is_event_time(ms):  # a watermark may be a bound behind the first year
+        return f"{ms} ms"
     moment = datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(milliseconds=ms)
-    return f"{moment:%Y-%m-%d %H:%M:%S}.{ms % 1000:03d}Z"
+    return moment.isoformat(" ", "milliseconds").replace("+00:00", "Z")

@@ -202,18 +202,15 @@ def _build(go: str, say: Say) -> str:
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         command = [go, "install", f"{PRISM_PACKAGE}@v{beam_version}"]
-        process = subprocess.Popen(
-            command,
-            env={**os.environ, "GOBIN": folder},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        assert process.stderr is not None  # noqa: S101 (it is a pipe)
+        environment = {**os.environ, "GOBIN": folder}
         last = ""
-        for line in process.stderr:
-            last = line.strip()
-            say(f"  {last}")
-        if process.wait() != 0:
+        with subprocess.Popen(
+            command, env=environment, stderr=subprocess.PIPE, text=True
+        ) as process:
+            for line in process.stderr or ():
+                last = line.strip()
+                say(f"  {last}")
+        if process.returncode != 0:
             msg = f"{' '.join(command)}: {last}"
             raise subprocess.SubprocessError(msg)
         os.replace(Path(folder) / "prism", target)

@@ -11,7 +11,6 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.prism_runner import PrismRunner
 
 from beam_lateness import ReadSettings
-from beam_lateness.pipelines.runners import find_prism
 from tests.cases.check import (
     check_all,
     check_conserved,
@@ -33,14 +32,11 @@ ALL = [*EXTREME, *CORE, *fixed_cases("random")]
 
 
 @pytest.fixture(scope="module")
-def prism_pipeline() -> MakePipeline:
-    """Makes pipelines for the Prism that is there."""
-    location = find_prism(PipelineOptions([]))
-    if location is None:
-        pytest.skip("no Prism: run `make prism`, or set BEAM_LATENESS_PRISM")
+def prism_pipeline(prism: str) -> MakePipeline:
+    """Makes pipelines for Prism."""
     flags = [
         "--runner=PrismRunner",
-        f"--prism_location={location}",
+        f"--prism_location={prism}",
         "--prism_log_level=warn",
         "--streaming",
         "--experiments=prism_disable_sdf_split",

@@ -12,6 +12,7 @@ import itertools
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import apache_beam as beam
@@ -150,11 +151,11 @@ def _aggregation(aggregate: Any) -> Aggregation:
     return ColumnAggregation([aggregate] if isinstance(aggregate, str) else list(aggregate))
 
 
-def _shard_of_text(key: str, num_shards: int) -> int:
+def _shard_of_text(num_shards: int, key: str) -> int:
     return zlib.crc32(key.encode()) % num_shards  # `hash` differs from process to process
 
 
-def _shard_of_bytes(key: bytes, num_shards: int) -> int:
+def _shard_of_bytes(num_shards: int, key: bytes) -> int:
     return zlib.crc32(key) % num_shards
 
 
@@ -162,7 +163,7 @@ class _Partials:
     """Cuts records, grouped by window and key, into one table per (window, shard, late or not)."""
 
     def __init__(
-        self, windows: Windows, num_shards: int, shard_of: Callable[[Any, int], int]
+        self, windows: Windows, num_shards: int, shard_of: Callable[[int, Any], int]
     ) -> None:
         self._windows = windows
         self._num_shards = num_shards
@@ -178,7 +179,7 @@ class _Partials:
         if not grouped.num_rows:
             return
         keys = grouped.column(KEY).combine_chunks()
-        shards = shards_of(keys, lambda key: self._shard_of(key, self._num_shards))
+        shards = shards_of(keys, partial(self._shard_of, self._num_shards))
         starts = grouped.column(_WINDOW).to_numpy()
         late = grouped.column(_LATE).to_numpy()
         order = np.lexsort((shards, late, starts))

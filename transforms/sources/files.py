@@ -362,13 +362,14 @@ def _distinct(sizes: dict[str, int]) -> dict[str, int]:
 def _match(pattern: str) -> dict[str, int]:
     if os.path.isfile(pattern):  # a name may hold what would mean something in a glob
         return {pattern: os.path.getsize(pattern)}
+    here = "" if os.path.dirname(pattern) else os.path.join(os.curdir, "")  # Beam wants a folder
     try:
-        (result,) = FileSystems.match([pattern])
+        (result,) = FileSystems.match([here + pattern])
     except (BeamIOError, OSError, ValueError) as error:
         msg = f"--input {pattern!r} cannot be looked up: {error}"
         raise ValueError(msg) from error
     return {
-        metadata.path: metadata.size_in_bytes
+        metadata.path.removeprefix(here): metadata.size_in_bytes
         for metadata in result.metadata_list
         if not os.path.isdir(metadata.path)
     }

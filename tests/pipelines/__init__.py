@@ -1,0 +1,1 @@
+"""Tests of the packaged jobs: flags, engines, reports, and the streaming job itself."""

@@ -1,0 +1,1 @@
+"""Tests on the Prism engine, and of the engines against each other."""

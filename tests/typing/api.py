@@ -1,0 +1,133 @@
+"""The public API as users write it: checked by mypy (`make lint`), never run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.pvalue import PCollection
+from apache_beam.transforms.combiners import MeanCombineFn
+from apache_beam.transforms.trigger import AccumulationMode, AfterCount, AfterWatermark
+from typing_extensions import assert_type
+
+from beam_lateness import (
+    AggregateWindows,
+    Csv,
+    EventBatch,
+    FieldTime,
+    Files,
+    InvalidRecord,
+    JsonLines,
+    Pane,
+    ReadEvents,
+    ReadEventsResult,
+    ReadSettings,
+    RouteTooLate,
+    RouteTooLateResult,
+    TooLateRecord,
+    UpsertPanes,
+    WatermarkGenerator,
+    WatermarkOutput,
+    WatermarkStrategy,
+    Windows,
+    WindowWithLateness,
+    WriteDeadLetters,
+)
+
+
+def strategies() -> list[WatermarkStrategy]:
+    """Every way to make a strategy, every way to give a duration, every assigner."""
+
+    def assign(record: Mapping[str, Any]) -> int:
+        return int(record["at"])
+
+    bounded = WatermarkStrategy.for_bounded_out_of_orderness("15m")
+    assert_type(bounded, WatermarkStrategy)
+    assert_type(bounded.with_timestamp_assigner("at"), WatermarkStrategy)
+    return [
+        bounded,
+        WatermarkStrategy.for_bounded_out_of_orderness(timedelta(seconds=5)),
+        WatermarkStrategy.for_bounded_out_of_orderness(0.2),
+        WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(assign),
+        WatermarkStrategy.for_markers("end").with_timestamp_assigner(FieldTime("at", unit="s")),
+        WatermarkStrategy.no_watermarks(),
+    ]
+
+
+class Collector:
+    """A `WatermarkOutput` of a user's own."""
+
+    def emit_watermark(self, watermark_ms: int) -> None:
+        """Takes a watermark."""
+
+
+def drive(strategy: WatermarkStrategy) -> int:
+    """Runs a generator by hand."""
+    output: WatermarkOutput = Collector()
+    generator = strategy.create_generator()
+    assert_type(generator, WatermarkGenerator)
+    generator.on_event({"k": 1}, 1_000, output)
+    generator.on_periodic_emit(output)
+    assert_type(generator.state, int | None)
+    return generator.watermark_ms
+
+
+def arithmetic(windows: Windows) -> int:
+    """Windows as arithmetic."""
+    assert_type(windows.start_of(90_000), int)
+    assert_type(windows.closed_at(90_000), int)
+    return windows.size_ms + windows.allowed_lateness_ms + windows.offset_ms
+
+
+def stamped_job(pipeline: beam.Pipeline) -> None:
+    """The main job, built by hand."""
+    windows = Windows("1h", allowed_lateness="60m", offset=timedelta(minutes=15))
+    files = Files(["flights.jsonl"], JsonLines("origin", "distance", id="event_id"))
+    settings = ReadSettings(block_bytes=1 << 20)
+    read: ReadEventsResult = pipeline | ReadEvents(files, strategies()[0], settings)
+    assert_type(read.events, PCollection[EventBatch])
+    assert_type(read.invalid, PCollection[InvalidRecord])
+    routed: RouteTooLateResult = read.events | RouteTooLate(windows)
+    assert_type(routed.too_late, PCollection[TooLateRecord])
+    aggregate = AggregateWindows(windows, ("sum", "count"), num_shards=2)
+    panes: PCollection[Pane] = routed.accepted | aggregate
+    _ = panes | UpsertPanes("sqlite:///windows.db", run="r1")
+    _ = read.invalid | "Invalid" >> WriteDeadLetters("dead", "r1")
+    _ = routed.too_late | "TooLate" >> WriteDeadLetters("dead", "r1")
+
+
+def labelled_job(pipeline: beam.Pipeline) -> None:
+    """The same with labels of the user's own, on CSV."""
+    windows = Windows(60)
+    files = Files(("a.csv", "b.csv"), Csv("account"), follow=True)
+    read = pipeline | "Read" >> ReadEvents(files, strategies()[1])
+    routed = read.events | "Route" >> RouteTooLate(windows, verdict="engine")
+    _ = routed.accepted | "Count" >> AggregateWindows(windows, "count")
+
+
+def own_records(records: PCollection[tuple[str, int]]) -> None:
+    """On any collection with event times, with a `CombineFn`, and with Beam's own windowing."""
+    windows = Windows("1m", allowed_lateness="2m")
+    routed = records | RouteTooLate(windows)
+    _ = routed.accepted | AggregateWindows(
+        windows,
+        MeanCombineFn(),
+        accumulation_mode=AccumulationMode.DISCARDING,
+    )
+    trigger = AfterWatermark(early=AfterCount(10), late=AfterCount(1))
+    _ = routed.accepted | WindowWithLateness(windows, trigger) | beam.GroupByKey()
+
+
+def fields(pane: Pane, late: TooLateRecord, invalid: InvalidRecord) -> None:
+    """The fields of the results."""
+    assert_type(pane.window_start, int)
+    assert_type(pane.count, int)
+    assert_type(pane.index, int)
+    assert_type(pane.timing, str)
+    assert_type(late.watermark, int | None)
+    assert_type(late.late_by_ms, int | None)
+    assert_type(late.payload, bytes | None)
+    assert_type(invalid.reason, str)
+    assert_type(invalid.record_id, str | None)
