@@ -1,4 +1,4 @@
-"""Shows a running job: a live table in a terminal, a log line now and then elsewhere."""
+"""Shows a running job: a live line in a terminal, a log line now and then elsewhere."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Final
 
 from rich.console import Console
 from rich.live import Live
-from rich.table import Table
 
 from beam_lateness.pipelines.report import format_time
 from beam_lateness.transforms import metrics
@@ -53,20 +52,15 @@ class Progress:
 
     def _run(self) -> None:
         if self._console.is_terminal:
-            with Live(self._table(), console=self._console, transient=True) as live:
+            with Live(self._line(), console=self._console, transient=True) as live:
                 while not self._stop.wait(_TERMINAL_S):
-                    live.update(self._table())
+                    live.update(self._line())
         else:
             while not self._stop.wait(_LOG_S):
-                _LOG.info("%s", ", ".join(f"{k} {v}" for k, v in self.figures().items()))
+                _LOG.info("%s", self._line())
 
-    def _table(self) -> Table:
-        table = Table(box=None, padding=(0, 2))
-        figures = self.figures()
-        for name in figures:
-            table.add_column(name, justify="right")
-        table.add_row(*figures.values())
-        return table
+    def _line(self) -> str:
+        return ", ".join(f"{name} {figure}" for name, figure in self.figures().items())
 
     def figures(self) -> dict[str, str]:
         """Gives the figures as they stand: rate, watermark, lag and counts."""

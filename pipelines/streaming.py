@@ -128,8 +128,9 @@ def _counts(result: PipelineResult, engine: Engine, interrupted: bool) -> dict[s
 
 
 def _finish(report: Report, config: StreamConfig, console: Console, interrupted: bool) -> int:
-    console.print(f"balance: {report.balance()}", highlight=False)
-    console.print(f"watermark: {format_time(report.watermark_ms)}; panes: {report.panes:,}")
+    console.print(f"balance: {report.balance()}", highlight=False, soft_wrap=True)
+    watermark = format_time(report.watermark_ms)
+    console.print(f"watermark: {watermark}; panes: {report.panes:,}", highlight=False)
     console.print(f"windows: {config.output} (table windows, run {report.run})", soft_wrap=True)
     if config.dead_letters is not None:
         console.print(f"dead letters: {config.dead_letters}", soft_wrap=True)
@@ -140,7 +141,8 @@ def _finish(report: Report, config: StreamConfig, console: Console, interrupted:
     if interrupted:
         console.print(
             f"interrupted: {report.unaccounted:,} records were in windows still open; "
-            "the same command again reads from the start and corrects the table"
+            "the same command again reads from the start and corrects the table",
+            soft_wrap=True,
         )
         return INTERRUPTED
     return OK if report.balanced else FAILED

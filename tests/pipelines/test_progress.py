@@ -84,12 +84,12 @@ def test_each_count_has_its_figure(clock: Clock) -> None:
     assert found == ["1,000", "2,000", "3,000", "4,000"]
 
 
-def test_the_table_shows_every_figure(clock: Clock) -> None:
+def test_the_line_shows_every_figure(clock: Clock) -> None:
     """Under its name."""
     console = terminal()
     shown = Progress(console, clock)
     metrics.Count(metrics.INPUT).inc(4711)
-    console.print(shown._table())
+    console.print(shown._line())
     assert isinstance(console.file, io.StringIO)
     text = console.file.getvalue()
     for name, figure in shown.figures().items():
@@ -141,7 +141,7 @@ def test_outside_a_terminal_the_figures_are_log_lines(
     assert "too late 0" in lines[0]
 
 
-def test_in_a_terminal_the_table_is_live_and_gone_afterwards(
+def test_in_a_terminal_the_line_is_live_and_gone_afterwards(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The table is redrawn as the tally grows."""
