@@ -5,15 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import sys
-import threading
 from collections.abc import Sequence
 
 logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.ERROR)
 
 # After the line above: importing Beam without its gcp extra warns of it, on the root logger.
 from beam_lateness.pipelines import streaming  # noqa: E402
-
-_EXIT_WITHIN_S = 5.0
 
 _COMMANDS = {"stream": streaming.main}
 
@@ -40,14 +37,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run() -> None:
     """Runs a command as a process of its own, and ends the process with its exit code.
 
-    Beam's exit hook stops Prism and then waits for its connection to close, sometimes for ever
-    after an interrupt: the process then ends all the same.
+    After an interrupt, Beam's threads and exit hooks may wait for ever for an engine that is gone:
+    all that matters has been written then, so the process ends at once.
     """
     code = main()
-    watchdog = threading.Timer(_EXIT_WITHIN_S, os._exit, [code])
-    watchdog.daemon = True
-    watchdog.start()
     sys.stdout.flush()
+    sys.stderr.flush()
+    if code == streaming.INTERRUPTED:
+        os._exit(code)
     raise SystemExit(code)
 
 

@@ -49,16 +49,23 @@ class Engine:
         name: `embedded` or `prism`.
         reason: Why it was chosen.
         runner: Beam's runner.
+        options: The options with which it was chosen.
     """
 
     name: str
     reason: str
     runner: Any
+    options: PipelineOptions
 
     @property
     def embedded(self) -> bool:
         """Whether it is Beam's Python DirectRunner, inside this process."""
         return self.name == "embedded"
+
+    def stop(self) -> None:
+        """Ends what the engine has started outside this process; a job on it is over then."""
+        if isinstance(self.runner, PrismRunner):
+            self.runner.default_job_server(self.options).stop()  # the one that all jobs share
 
 
 def choose_engine(
@@ -110,7 +117,7 @@ def choose_engine(
 
 def _embedded(options: PipelineOptions, reason: str) -> Engine:
     options.view_as(StandardOptions).streaming = True
-    return Engine("embedded", reason, BundleBasedDirectRunner())
+    return Engine("embedded", reason, BundleBasedDirectRunner(), options)
 
 
 def _prism(options: PipelineOptions, location: str, reason: str) -> Engine:
@@ -124,7 +131,7 @@ def _prism(options: PipelineOptions, location: str, reason: str) -> Engine:
     debug = options.view_as(DebugOptions)
     if not debug.lookup_experiment(_NO_SPLIT):
         debug.add_experiment(_NO_SPLIT)
-    return Engine("prism", reason, PrismRunner())
+    return Engine("prism", reason, PrismRunner(), options)
 
 
 def find_prism(options: PipelineOptions) -> str | None:

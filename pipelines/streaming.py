@@ -6,6 +6,7 @@ python -m beam_lateness.pipelines.streaming --help
 from __future__ import annotations
 
 import logging
+import re
 import signal
 import sys
 import threading
@@ -35,6 +36,9 @@ OK, FAILED, MISUSED, INTERRUPTED = 0, 1, 2, 130
 
 _LOG = logging.getLogger(__name__)
 
+_ERROR_LINE: Final = re.compile(r"[\w.]*(?:Error|Exception)\b.*:")
+_END_WITHIN_S: Final = 5.0
+
 _PROGRAM: Final = "beam-lateness stream"
 
 
@@ -57,9 +61,10 @@ def build(pipeline: beam.Pipeline, config: StreamConfig, *, embedded: bool, run:
     panes = routed.accepted | "AggregateWindows" >> AggregateWindows(
         config.windows, config.aggregate, config.num_shards
     )
+    # Made before the table, so that a folder that cannot be written leaves no empty table behind.
+    dead_letters = config.dead_letters and WriteDeadLetters(config.dead_letters, run)
     _ = panes | "UpsertPanes" >> UpsertPanes(config.output, run)
-    if config.dead_letters is not None:
-        dead_letters = WriteDeadLetters(config.dead_letters, run)
+    if dead_letters:
         _ = read.invalid | "WriteInvalid" >> dead_letters
         if config.emit_too_late:
             _ = routed.too_late | "WriteTooLate" >> dead_letters
@@ -91,25 +96,25 @@ def run_stream(argv: Sequence[str], console: Console) -> int:
     metrics.start_tally()
     pipeline = beam.Pipeline(runner=engine.runner, options=options)
     build(pipeline, config, embedded=engine.embedded, run=run)
-    with _interrupts(), Progress(console):
-        result, interrupted = _run_to_end(pipeline)
+    with Progress(console):
+        result, interrupted = _run_to_end(pipeline, engine)
     report = Report.of(_counts(result, engine, interrupted), engine.name, run)
     return _finish(report, config, console, interrupted)
 
 
-def _run_to_end(pipeline: beam.Pipeline) -> tuple[PipelineResult, bool]:
-    result = pipeline.run()
+def _run_to_end(pipeline: beam.Pipeline, engine: Engine) -> tuple[PipelineResult | None, bool]:
+    """Runs a pipeline; gives its result, if it came that far, and whether it was interrupted."""
+    result = None
     try:
-        result.wait_until_finish()
-    except KeyboardInterrupt:
-        # Beam's threads are cut off in the middle of what they wait for, and say so at length.
-        logging.getLogger("apache_beam").setLevel(logging.CRITICAL)
-        threading.excepthook = _note
-        try:
-            result.cancel()
+        with _interrupts():
+            result = pipeline.run()
+        with _interrupts():  # once more: Beam has set its own handler meanwhile
             result.wait_until_finish()
-        except Exception:  # a cancelled job raises what its runner likes
-            _LOG.debug("after cancelling", exc_info=True)
+    except KeyboardInterrupt:
+        # Neither cancelling nor stopping is sure to come back once threads are cut off.
+        ending = threading.Thread(target=_end, args=[result, engine], daemon=True)
+        ending.start()
+        ending.join(_END_WITHIN_S)
         return result, True
     if result.state != PipelineState.DONE:
         msg = f"the job ended in state {result.state}"
@@ -117,12 +122,21 @@ def _run_to_end(pipeline: beam.Pipeline) -> tuple[PipelineResult, bool]:
     return result, False
 
 
+def _end(result: PipelineResult | None, engine: Engine) -> None:
+    try:
+        if result is not None:
+            result.cancel()
+    except Exception:  # a runner raises what it likes
+        _LOG.debug("while cancelling", exc_info=True)
+    engine.stop()
+
+
 def _note(args: threading.ExceptHookArgs) -> None:
     _LOG.debug("thread cut off", exc_info=args.exc_value)
 
 
-def _counts(result: PipelineResult, engine: Engine, interrupted: bool) -> dict[str, int]:
-    if engine.embedded or interrupted:
+def _counts(result: PipelineResult | None, engine: Engine, interrupted: bool) -> dict[str, int]:
+    if engine.embedded or interrupted or result is None:
         return metrics.tally()
     return metrics.committed(result.metrics())
 
@@ -150,16 +164,24 @@ def _finish(report: Report, config: StreamConfig, console: Console, interrupted:
 
 @contextmanager
 def _interrupts() -> Iterator[None]:
-    """Makes SIGTERM end a job as Ctrl-C does."""
+    """Makes SIGTERM and Ctrl-C end the job, and nothing else.
+
+    It stands in for Beam's own handler of SIGINT, which stops Prism under the job's threads.
+    """
 
     def interrupt(number: int, frame: FrameType | None) -> None:
+        # Beam's threads are cut off in the middle of what they wait for, and say so at length.
+        logging.getLogger("apache_beam").setLevel(logging.CRITICAL)
+        threading.excepthook = _note
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    signals = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, interrupt) for number in signals]
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in zip(signals, before, strict=True):
+            signal.signal(number, handler)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -176,10 +198,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"{_PROGRAM}: interrupted before the job ran", file=sys.stderr)
         return INTERRUPTED
-    except Exception as error:  # a runner raises what it likes; its own log has the details
-        _LOG.debug("the job failed", exc_info=True)
-        print(f"{_PROGRAM}: the job failed: {error}", file=sys.stderr)
+    except Exception as error:  # a runner raises what it likes
+        _LOG.info("%s", error)
+        print(f"{_PROGRAM}: the job failed: {_cause(str(error))}", file=sys.stderr)
         return FAILED
+
+
+def _cause(text: str) -> str:
+    """Gives the last line that names an error: engines tell the worker's whole traceback."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    errors = [line for line in lines if _ERROR_LINE.match(line)]
+    return errors[-1] if errors else lines[0] if lines else "no reason given"
 
 
 def usage() -> str:
