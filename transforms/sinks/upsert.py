@@ -102,7 +102,11 @@ class WindowTable:
         try:
             _TABLE.create(self._engine, checkfirst=True)
             self._check_shape(url)
+        except ValueError:
+            self.close()
+            raise
         except DatabaseError as error:
+            self.close()
             msg = f"output (--output) {url!r} cannot be used: {error.orig}"
             raise ValueError(msg) from error
 

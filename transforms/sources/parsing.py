@@ -261,8 +261,13 @@ class CsvParser(BlockParser):
         return read_csv_line(raw, self.header, self.fields)
 
     def _read_run(self, data: bytes, rows: int) -> pa.Table:
-        # Quotes may hide a line break from us or from pyarrow, and a lone CR is one for pyarrow.
-        if b'"' in data or (b"\r" in data and data.count(b"\r") != data.count(b"\r\n")):
+        # Quotes may hide a line break from us or from pyarrow, a lone CR is one for pyarrow, and
+        # Python 3.10 takes no NUL.
+        if (
+            b'"' in data
+            or b"\0" in data
+            or (b"\r" in data and data.count(b"\r") != data.count(b"\r\n"))
+        ):
             raise _NotRegularError
         assert self._column_types is not None  # noqa: S101 (checked by the caller)
         types = {name: pa.string() for name in self._column_types}
