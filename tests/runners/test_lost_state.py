@@ -80,7 +80,10 @@ def check_nothing_lost(path: Path, records: int, out: Path, *flags: str) -> int:
     return largest
 
 
-def test_nothing_is_lost_of_a_million_keys_in_a_window(tmp_path: Path, folder: Path) -> None:
+@pytest.mark.parametrize("attempt", range(3))
+def test_nothing_is_lost_of_a_million_keys_in_a_window(
+    tmp_path: Path, folder: Path, attempt: int
+) -> None:
     """As many rows and counts as records, the sum of all amounts, and memory within bounds."""
     path = write_keys(folder, 1_000_000)
     flags = ("--num_shards=4", "--block_bytes=2000000")
