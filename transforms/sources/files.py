@@ -104,7 +104,7 @@ class Files:
         """
         return FileSplitReader(split, position, self)
 
-    def holds(self, path: str, but: FileSplitReader | None = None) -> bool:
+    def holds(self, path: str) -> bool:
         """Says whether a split of another name reads, or has read, the file now named `path`.
 
         So a log file that was rotated within a followed folder is not read again.
@@ -112,7 +112,7 @@ class Files:
         return any(
             reader.holds(path)
             for reader in list(_open_readers)
-            if reader.files is self and reader.split != path and reader is not but
+            if reader.files is self and reader.split != path
         )
 
     def head(self) -> Iterator[tuple[bytes, bytes]]:
@@ -253,7 +253,7 @@ class FileSplitReader:
             return False
         if _identity(now) == _identity(os.fstat(self._file.fileno())):
             return now.st_size < self._offset + sum(map(len, self._rest))
-        return not self.files.holds(self.split, but=self)
+        return not self.files.holds(self.split)
 
     def _retire(self) -> None:
         """Remembers the open file, to know it again under the name that rotation gave it."""
