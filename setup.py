@@ -26,6 +26,7 @@ setup(
     package_data={"beam_lateness": ["py.typed"]},
     install_requires=[
         "apache-beam>=2.77,<3",
+        "datasketches>=5.2",
         "numpy>=1.26",
         "orjson>=3.9",
         "pyarrow>=16",

@@ -7,11 +7,13 @@ input = aggregated + too late + invalid, always.
 from beam_lateness.transforms.batch import EventBatch
 from beam_lateness.transforms.lateness.aggregate import AggregateWindows
 from beam_lateness.transforms.lateness.classify import RouteTooLate, RouteTooLateResult
+from beam_lateness.transforms.lateness.tag_late import TagLate, TagLateResult
 from beam_lateness.transforms.lateness.window_with_lateness import WindowWithLateness
 from beam_lateness.transforms.lateness.windows import Windows
 from beam_lateness.transforms.results import InvalidRecord, Pane, TooLateRecord
 from beam_lateness.transforms.sinks.dead_letters import WriteDeadLetters
 from beam_lateness.transforms.sinks.upsert import UpsertPanes
+from beam_lateness.transforms.sources.explain import Explanation, explain
 from beam_lateness.transforms.sources.files import Files
 from beam_lateness.transforms.sources.formats import Csv, JsonLines
 from beam_lateness.transforms.sources.group import ReadSettings
@@ -24,6 +26,7 @@ __all__ = [
     "AggregateWindows",
     "Csv",
     "EventBatch",
+    "Explanation",
     "FieldTime",
     "Files",
     "InvalidRecord",
@@ -34,6 +37,8 @@ __all__ = [
     "ReadSettings",
     "RouteTooLate",
     "RouteTooLateResult",
+    "TagLate",
+    "TagLateResult",
     "TooLateRecord",
     "UpsertPanes",
     "WatermarkGenerator",
@@ -42,4 +47,5 @@ __all__ = [
     "WindowWithLateness",
     "Windows",
     "WriteDeadLetters",
+    "explain",
 ]

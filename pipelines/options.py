@@ -7,10 +7,11 @@ import difflib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal, NamedTuple
 
 from apache_beam.options.pipeline_options import PipelineOptions
 
+from beam_lateness.pipelines.strategies import add_watermark_flags, read_strategy
 from beam_lateness.transforms.lateness.aggregation import AGGREGATES, ColumnAggregation
 from beam_lateness.transforms.lateness.windows import Windows
 from beam_lateness.transforms.sources.files import Files
@@ -18,13 +19,10 @@ from beam_lateness.transforms.sources.formats import Csv, JsonLines, LineFormat
 from beam_lateness.transforms.sources.group import BLOCK_BYTES, ReadSettings
 from beam_lateness.transforms.times import duration_ms
 from beam_lateness.transforms.watermarks.strategy import WatermarkStrategy
-from beam_lateness.transforms.watermarks.timestamps import TIME_UNITS, FieldTime
+from beam_lateness.transforms.watermarks.timestamps import TIME_UNITS
 
-WATERMARKS: Final = ("bounded", "monotonous", "punctuated", "none")
 FORMATS: Final = ("auto", "jsonl", "csv")
 EMIT, DROP = "emit", "drop"
-
-_LIVE_FUTURE_SKEW_MS: Final = 300_000
 
 
 class StreamOptions(PipelineOptions):
@@ -55,14 +53,13 @@ class StreamOptions(PipelineOptions):
             "watermarks; changes speed and memory, never a verdict",
         )
 
+        add_watermark_flags(parser.add_argument_group("watermark"))
+
         lateness = parser.add_argument_group("windows and lateness")
         add = lateness.add_argument
         add("--window", help="size of the fixed windows, such as 1m")
         add("--window_offset", default="0s", help="where windows start, from the epoch")
         add("--aggregate", default="sum", help=f"one or more of {','.join(AGGREGATES)}")
-        add("--watermark", default="bounded", help=", ".join(WATERMARKS))
-        add("--bound", help="bounded: how far records may be behind the largest event time")
-        add("--marker_field", help="punctuated: the field that is true in a marker")
         add("--allowed_lateness", default="0s", help="how long windows take corrections")
         add("--too_late", help="emit (as dead letters) or drop (and count) what comes after that")
         add("--num_shards", default="1", help="groups of keys that share state")
@@ -72,6 +69,14 @@ class StreamOptions(PipelineOptions):
         add("--output", help="sqlite:///FILE, for the table `windows`")
         add("--dead_letters", help="folder for too late and invalid records, as JSON lines")
         add("--report", help="file for the job's balance, as JSON")
+
+
+class SourceConfig(NamedTuple):
+    """The checked configuration of an input and its watermark."""
+
+    files: Files
+    strategy: WatermarkStrategy
+    settings: ReadSettings
 
 
 @dataclass(frozen=True)
@@ -117,11 +122,11 @@ def read_config(options: StreamOptions) -> StreamConfig:
     if emit and options.dead_letters is None:
         msg = "--too_late=emit needs --dead_letters DIR, the folder to emit to; or drop and count"
         raise ValueError(msg)
-    files = Files(tuple(options.input), _line_format(options), options.follow)
+    source = read_source(options)
     return StreamConfig(
-        files=files,
-        strategy=_strategy(options),
-        settings=_settings(options),
+        files=source.files,
+        strategy=source.strategy,
+        settings=source.settings,
         windows=Windows(options.window, options.allowed_lateness, options.window_offset),
         aggregate=aggregate,
         num_shards=_whole(options, "num_shards"),
@@ -132,8 +137,25 @@ def read_config(options: StreamOptions) -> StreamConfig:
     )
 
 
-def check_flags(argv: Sequence[str]) -> None:
-    """Refuses flags that neither this job nor Beam knows; Beam itself would ignore them.
+def read_source(options: StreamOptions) -> SourceConfig:
+    """Checks the flags of the input and its watermark.
+
+    Raises:
+        ValueError: For the first flag that is missing or wrong.
+    """
+    _require(options, "input", "key_field")
+    files = Files(tuple(options.input), _line_format(options), options.follow)
+    return SourceConfig(files, read_strategy(options), _settings(options))
+
+
+def check_flags(
+    argv: Sequence[str], own: Sequence[type[PipelineOptions]] = (StreamOptions,)
+) -> None:
+    """Refuses flags that neither this command nor Beam knows; Beam itself would ignore them.
+
+    Args:
+        argv: The flags.
+        own: The command's own options.
 
     Raises:
         ValueError: If there is one; it names the nearest known flag.
@@ -141,8 +163,13 @@ def check_flags(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(
         add_help=False, allow_abbrev=False, conflict_handler="resolve", exit_on_error=False
     )
-    for options in (*PipelineOptions.__subclasses__(), StreamOptions):
-        options._add_argparse_args(parser)  # type: ignore[attr-defined]
+    beams = [
+        each
+        for each in PipelineOptions.__subclasses__()
+        if not each.__module__.startswith("beam_lateness.")
+    ]
+    for options in (*beams, *own):
+        options._add_argparse_args(parser)  # type: ignore[arg-type]
     try:
         _, unknown = parser.parse_known_args(list(argv))
     except argparse.ArgumentError as error:
@@ -201,28 +228,6 @@ def _line_format(options: StreamOptions) -> LineFormat:
     return kind(options.key_field, options.value_field, options.id_field)
 
 
-def _strategy(options: StreamOptions) -> WatermarkStrategy:
-    name = _one_of(options, "watermark", WATERMARKS)
-    needs = {"bounded": "bound", "punctuated": "marker_field"}
-    for kind, flag in needs.items():
-        given = getattr(options, flag) is not None
-        if name == kind and not given:
-            msg = f"--watermark={kind} needs --{flag}"
-            raise ValueError(msg)
-        if name != kind and given:
-            msg = f"--{flag} has no meaning with --watermark={name}; leave it out"
-            raise ValueError(msg)
-    if name == "bounded":
-        strategy = WatermarkStrategy.for_bounded_out_of_orderness(options.bound)
-    elif name == "monotonous":
-        strategy = WatermarkStrategy.for_monotonous_timestamps()
-    elif name == "punctuated":
-        strategy = WatermarkStrategy.for_markers(options.marker_field)
-    else:
-        strategy = WatermarkStrategy.no_watermarks()
-    return strategy.with_timestamp_assigner(FieldTime(options.time_field, options.time_unit))
-
-
 def _settings(options: StreamOptions) -> ReadSettings:
     speed = None
     if options.replay_speed is not None:
@@ -236,7 +241,7 @@ def _settings(options: StreamOptions) -> ReadSettings:
         if options.follow:
             msg = "--replay_speed paces a replay; with --follow records come when they come"
             raise ValueError(msg)
-    skew = _LIVE_FUTURE_SKEW_MS if options.follow else None
+    skew: int | Literal["live"] = "live"
     if options.max_future_skew is not None:
         skew = duration_ms(options.max_future_skew, name="--max_future_skew")
     return ReadSettings(_whole(options, "block_bytes"), skew, speed)

@@ -14,6 +14,7 @@ from rich.live import Live
 
 from beam_lateness.pipelines.report import format_time
 from beam_lateness.transforms import metrics
+from beam_lateness.transforms.sources.status import IDLE, PAUSED, GroupStatus, published
 
 _LOG = logging.getLogger(__name__)
 
@@ -63,7 +64,7 @@ class Progress:
         return ", ".join(f"{name} {figure}" for name, figure in self.figures().items())
 
     def figures(self) -> dict[str, str]:
-        """Gives the figures as they stand: rate, watermark, lag and counts."""
+        """Gives the figures as they stand: rate, watermark, what holds it, lag and counts."""
         counts = metrics.tally()
         now = self._clock()
         watermark_ms = counts.get(metrics.WATERMARK_MS)
@@ -74,9 +75,20 @@ class Progress:
             "records": f"{records:,}",
             "records/s": f"{records / max(now - self._began, 0.001):,.0f}",
             "watermark": format_time(watermark_ms),
+            "held by": _holder(published()),
             "lag": f"{lag_s:.1f}s" if shown else "-",
             "late": f"{counts.get(metrics.LATE, 0):,}",
             "too late": f"{counts.get(metrics.TOO_LATE, 0):,}",
             "invalid": f"{counts.get(metrics.INVALID, 0):,}",
             "panes": f"{counts.get(metrics.PANES, 0):,}",
         }
+
+
+def _holder(status: GroupStatus | None) -> str:
+    """Names the split that holds the watermark, if there are others, and how many do not count."""
+    if status is None:
+        return "-"
+    several = len(status.splits) > 1
+    holder = status.held_by if several and status.held_by is not None else "-"
+    out = [f"{status.count(state)} {state}" for state in (IDLE, PAUSED) if status.count(state)]
+    return f"{holder} ({', '.join(out)})" if out else holder

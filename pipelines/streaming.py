@@ -31,6 +31,7 @@ from beam_lateness.transforms.lateness.classify import RouteTooLate
 from beam_lateness.transforms.sinks.dead_letters import WriteDeadLetters
 from beam_lateness.transforms.sinks.upsert import UpsertPanes
 from beam_lateness.transforms.sources.reader import ReadEvents
+from beam_lateness.transforms.sources.status import unpublish
 
 OK, FAILED, MISUSED, INTERRUPTED = 0, 1, 2, 130
 
@@ -94,6 +95,7 @@ def run_stream(argv: Sequence[str], console: Console) -> int:
     )
     console.print(f"engine: {engine.name} ({engine.reason})")
     metrics.start_tally()
+    unpublish()
     pipeline = beam.Pipeline(runner=engine.runner, options=options)
     build(pipeline, config, embedded=engine.embedded, run=run)
     with Progress(console):

@@ -21,6 +21,7 @@ EVENT_TIME: Final = "event_time"
 WATERMARK: Final = "watermark"
 POSITION: Final = "position"
 PAYLOAD: Final = "payload"
+BEHIND_MS: Final = "behind_ms"
 
 _SPLIT_METADATA: Final = b"beam_lateness.split"
 
@@ -34,7 +35,7 @@ class EventBatch:
         columns: A record batch of `key` (string), `value` (int64, double or null), `id` (string,
             null where the record has none), `event_time` (int64, ms), `watermark` (int64, ms,
             exclusive: what held just before the record arrived), `position` (int64) and `payload`
-            (binary: the record as it was read).
+            (binary: the record as it was read). `TagLate` adds `behind_ms` (int64).
     """
 
     split: str

@@ -21,7 +21,13 @@ TOO_LATE: Final = "too_late"
 INVALID: Final = "invalid"
 BLANK_LINES: Final = "blank_lines"
 PANES: Final = "panes"
-WATERMARK_MS: Final = "watermark_ms"
+BEHIND_WATERMARK: Final = "behind_watermark"
+BOUND_CHANGES: Final = "bound_changes"
+WATERMARK_MS: Final = "current_watermark_ms"
+WATERMARK_LAG_MS: Final = "watermark_lag_ms"
+IDLE_SPLITS: Final = "idle_splits"
+PAUSED_SPLITS: Final = "paused_splits"
+BOUND_MS: Final = "bound_ms"
 COUNTS: Final = (INPUT, AGGREGATED, LATE, TOO_LATE, INVALID, BLANK_LINES, PANES)
 
 _lock = threading.Lock()
@@ -43,18 +49,18 @@ class Count:
                 _tally[self._name] = _tally.get(self._name, 0) + by
 
 
-class Highest:
-    """A distribution in the package's namespace, of which the maximum matters."""
+class Gauge:
+    """A gauge in the package's namespace: its latest value counts."""
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._distribution = Metrics.distribution(NAMESPACE, name)
+        self._gauge = Metrics.gauge(NAMESPACE, name)
 
-    def update(self, value: int) -> None:
-        """Adds a value."""
-        self._distribution.update(value)
+    def set(self, value: int) -> None:
+        """Sets the gauge."""
+        self._gauge.set(value)
         with _lock:
-            _tally[self._name] = max(_tally.get(self._name, value), value)
+            _tally[self._name] = value
 
 
 def start_tally() -> None:
@@ -75,8 +81,7 @@ def committed(results: MetricResults) -> dict[str, int]:
     counts = dict.fromkeys(COUNTS, 0)
     for counter in found[MetricResults.COUNTERS]:
         counts[counter.key.metric.name] += counter.committed or 0
-    for distribution in found[MetricResults.DISTRIBUTIONS]:
-        name, result = distribution.key.metric.name, distribution.committed
-        if result is not None and result.count:
-            counts[name] = max(counts.get(name, result.max), result.max)
+    for gauge in found[MetricResults.GAUGES]:
+        if gauge.committed is not None and gauge.committed.value is not None:
+            counts[gauge.key.metric.name] = gauge.committed.value
     return counts

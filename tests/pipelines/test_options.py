@@ -285,10 +285,10 @@ def test_each_watermark_flag_makes_its_strategy(
 def test_a_replay_lets_the_future_in_and_a_live_input_does_not(
     base: dict[str, str | None],
 ) -> None:
-    """The guard is 5 minutes with --follow, off without, and as told where it is told."""
+    """The reader decides by the input, unless it is told."""
     skew = "max_future_skew"
-    assert config(base).settings.max_future_skew_ms is None
-    assert config({**base, "follow": "(bare)"}).settings.max_future_skew_ms == 300_000
+    assert config(base).settings.max_future_skew_ms == "live"
+    assert config({**base, "follow": "(bare)"}).settings.max_future_skew_ms == "live"
     assert config({**base, skew: "1h"}).settings.max_future_skew_ms == 3_600_000
 
 

@@ -60,7 +60,7 @@ def test_the_rate_is_records_over_the_time_since_the_start(clock: Clock) -> None
 def test_the_lag_is_the_clock_less_the_watermark(clock: Clock) -> None:
     """To a tenth of a second."""
     shown = Progress(terminal(), clock)
-    metrics.Highest(metrics.WATERMARK_MS).update(int(NOON * 1000) - 12_340)
+    metrics.Gauge(metrics.WATERMARK_MS).set(int(NOON * 1000) - 12_340)
     assert shown.figures()["lag"] == "12.3s"
     assert shown.figures()["watermark"] == "2026-01-01 11:59:47.660Z"
 
@@ -68,7 +68,7 @@ def test_the_lag_is_the_clock_less_the_watermark(clock: Clock) -> None:
 def test_a_replay_of_history_has_no_lag(clock: Clock) -> None:
     """Eight days behind the clock is not behind the input."""
     shown = Progress(terminal(), clock)
-    metrics.Highest(metrics.WATERMARK_MS).update(int(NOON * 1000) - 8 * 86_400_000)
+    metrics.Gauge(metrics.WATERMARK_MS).set(int(NOON * 1000) - 8 * 86_400_000)
     assert shown.figures()["lag"] == "-"
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import apache_beam as beam
@@ -66,12 +68,47 @@ class Collector:
 def drive(strategy: WatermarkStrategy) -> int:
     """Runs a generator by hand."""
     output: WatermarkOutput = Collector()
-    generator = strategy.create_generator()
-    assert_type(generator, WatermarkGenerator)
+    generator: WatermarkGenerator = strategy.create_generator()
     generator.on_event({"k": 1}, 1_000, output)
     generator.on_periodic_emit(output)
-    assert_type(generator.state, int | None)
-    return generator.watermark_ms
+    return strategy.create_generator().watermark_ms
+
+
+@dataclass
+class Newest:
+    """The state of a generator of a user's own."""
+
+    event_time_ms: int = 0
+
+
+class Own(WatermarkGenerator):
+    """A generator of a user's own, whose state has its type."""
+
+    def __init__(self, bound_ms: int = 5) -> None:
+        self.state: Newest = Newest()
+        self.bound_ms = bound_ms
+
+    def on_event(
+        self, record: Mapping[str, Any], event_time_ms: int, output: WatermarkOutput
+    ) -> None:
+        """Remembers the newest."""
+        self.state.event_time_ms = max(self.state.event_time_ms, event_time_ms)
+
+    def on_periodic_emit(self, output: WatermarkOutput) -> None:
+        """Emits."""
+        output.emit_watermark(self.state.event_time_ms - self.bound_ms - 1)
+
+
+def more_strategies() -> list[WatermarkStrategy]:
+    """What a live source may add."""
+    own = WatermarkStrategy.for_generator(Own, emit_interval=timedelta(seconds=1))
+    return [
+        own.with_idleness("1m"),
+        WatermarkStrategy.for_generator(partial(Own, 7), marker_field="end").with_merged_splits(),
+        WatermarkStrategy.for_self_adjusting_bound("1s", 60, quantile=0.95, period="5m")
+        .with_idleness(30.0, on_all_idle="advance")
+        .with_watermark_alignment("payments", "30s", update_interval=0.5),
+    ]
 
 
 def arithmetic(windows: Windows) -> int:

@@ -11,26 +11,27 @@ import uuid
 import weakref
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 import apache_beam as beam
 from apache_beam.coders import Coder, VarIntCoder
 from apache_beam.io.iobase import RestrictionProgress, RestrictionTracker
 from apache_beam.pipeline import AppliedPTransform, PipelineVisitor
-from apache_beam.pvalue import PBegin, PCollection, TaggedOutput
+from apache_beam.pvalue import PBegin, PCollection
 from apache_beam.testing.test_stream import TestStream
 from apache_beam.transforms.core import RestrictionProvider, WatermarkEstimatorProvider
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Duration as BeamDuration
 
-from beam_lateness.transforms import metrics
 from beam_lateness.transforms.batch import EventBatch
 from beam_lateness.transforms.beam_time import to_ms, to_timestamp
 from beam_lateness.transforms.results import InvalidRecord
 from beam_lateness.transforms.sources.connector import Connector, Positions, SplitPosition
+from beam_lateness.transforms.sources.emit import INVALID_TAG, emit
 from beam_lateness.transforms.sources.formats import bind
-from beam_lateness.transforms.sources.group import GroupReader, Poll, ReadSettings
+from beam_lateness.transforms.sources.group import GroupReader, ReadSettings
 from beam_lateness.transforms.sources.records import Line
+from beam_lateness.transforms.sources.split import Poll
 from beam_lateness.transforms.times import NO_WATERMARK_MS
 from beam_lateness.transforms.watermarks.estimator import (
     GroupState,
@@ -40,8 +41,6 @@ from beam_lateness.transforms.watermarks.estimator import (
 )
 from beam_lateness.transforms.watermarks.strategy import WatermarkStrategy
 from beam_lateness.transforms.watermarks.timestamps import FieldTime
-
-INVALID_TAG: Final = "invalid"
 
 
 @dataclass(frozen=True)
@@ -299,7 +298,7 @@ class _ReadGroup(beam.DoFn, RestrictionProvider, WatermarkEstimatorProvider):
         if not tracker.try_claim(poll.positions):
             self._close()
             return
-        yield from _emit(poll)
+        yield from emit(poll)
         estimator.advance(poll.state)
         if poll.finished:
             self._close()
@@ -353,23 +352,4 @@ class _EmitReplay(beam.DoFn):
         self._name = name
 
     def process(self, element: int) -> Iterable[Any]:
-        yield from _emit(_replays[self._name][element])
-
-
-_INPUT = metrics.Count(metrics.INPUT)
-_INVALID = metrics.Count(metrics.INVALID)
-_BLANK = metrics.Count(metrics.BLANK_LINES)
-_WATERMARK = metrics.Highest(metrics.WATERMARK_MS)
-
-
-def _emit(poll: Poll) -> Iterator[Any]:
-    """Counts a poll and emits its elements."""
-    _INPUT.inc(sum(map(len, poll.batches)) + len(poll.invalid))
-    _INVALID.inc(len(poll.invalid))
-    _BLANK.inc(poll.blank)
-    if poll.state.watermark_ms > NO_WATERMARK_MS:
-        _WATERMARK.update(exclusive(poll.state.watermark_ms))
-    for batch in poll.batches:
-        yield TimestampedValue(batch, to_timestamp(int(batch.event_times.min())))
-    for record in poll.invalid:
-        yield TaggedOutput(INVALID_TAG, record)
+        yield from emit(_replays[self._name][element])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -24,17 +24,33 @@ def exclusive(watermark_ms: _Ms) -> _Ms:
     return watermark_ms + 1
 
 
+class SplitState(NamedTuple):
+    """What a checkpoint holds of one split's watermark.
+
+    Args:
+        generator: The generator's state, as JSON values.
+        quiet_since_ms: When a poll first found nothing there, by the wall clock.
+        idle: Whether it is idle.
+    """
+
+    generator: Any = None
+    quiet_since_ms: int | None = None
+    idle: bool = False
+
+
 @dataclass(frozen=True)
 class GroupState:
     """What a checkpoint holds of a group's watermark, in whole ms.
 
     Args:
         watermark_ms: The group's inclusive watermark.
-        splits: The generator state of each split.
+        splits: The state of each split; of merged splits one, under the name "".
+        ticked_ms: When the generators' last tick was, by the wall clock.
     """
 
     watermark_ms: int = NO_WATERMARK_MS
-    splits: Mapping[str, int | None] = field(default_factory=dict)
+    splits: Mapping[str, SplitState] = field(default_factory=dict)
+    ticked_ms: int | None = None
 
 
 class GroupStateCoder(Coder):
@@ -42,12 +58,13 @@ class GroupStateCoder(Coder):
 
     def encode(self, value: GroupState) -> bytes:
         """Encodes the state."""
-        return json.dumps([value.watermark_ms, dict(value.splits)]).encode()
+        return json.dumps([value.watermark_ms, dict(value.splits), value.ticked_ms]).encode()
 
     def decode(self, encoded: bytes) -> GroupState:
         """Decodes the state."""
-        watermark_ms, splits = json.loads(encoded)
-        return GroupState(watermark_ms, splits)
+        watermark_ms, splits, ticked_ms = json.loads(encoded)
+        states = {name: SplitState(*state) for name, state in splits.items()}
+        return GroupState(watermark_ms, states, ticked_ms)
 
     def is_deterministic(self) -> bool:
         """Splits keep their order, so equal states give equal bytes."""
@@ -67,7 +84,7 @@ class GroupWatermarkEstimator(WatermarkEstimator):
     def advance(self, state: GroupState) -> None:
         """Takes the state after a poll; a lower watermark than before has no effect."""
         watermark_ms = max(self._state.watermark_ms, min(state.watermark_ms, MAX_EVENT_TIME_MS))
-        self._state = GroupState(watermark_ms, state.splits)
+        self._state = replace(state, watermark_ms=watermark_ms)
 
     def current_watermark(self) -> Timestamp:
         """The exclusive watermark as Beam means it."""

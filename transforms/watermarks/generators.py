@@ -6,13 +6,15 @@ back.
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from beam_lateness.transforms.times import NO_WATERMARK_MS, Flags, Millis
+from beam_lateness.transforms.times import MAX_EVENT_TIME_MS, NO_WATERMARK_MS, Flags, Millis
 
 
 class WatermarkOutput(Protocol):
@@ -23,57 +25,134 @@ class WatermarkOutput(Protocol):
 
 
 class HighestWatermark:
-    """A `WatermarkOutput` that keeps the highest watermark emitted: it never goes back."""
+    """A `WatermarkOutput` that keeps the highest watermark emitted: it never goes back.
 
-    def __init__(self) -> None:
-        self.watermark_ms = NO_WATERMARK_MS
+    It never reaches the end of time either: that would close every window for good.
+    """
+
+    def __init__(self, watermark_ms: int = NO_WATERMARK_MS) -> None:
+        self.watermark_ms = watermark_ms
 
     def emit_watermark(self, watermark_ms: int) -> None:
-        """Takes an inclusive watermark in ms."""
-        self.watermark_ms = max(self.watermark_ms, watermark_ms)
+        """Takes an inclusive watermark in ms.
+
+        Raises:
+            TypeError: If it is no integer.
+        """
+        if isinstance(watermark_ms, bool) or not isinstance(watermark_ms, (int, np.integer)):
+            msg = f"emit_watermark takes whole ms since the epoch, got {watermark_ms!r}"
+            raise TypeError(msg)
+        self.watermark_ms = max(self.watermark_ms, min(int(watermark_ms), MAX_EVENT_TIME_MS))
 
 
 class WatermarkGenerator(ABC):
-    """Turns the records of one split into its watermark (Flink's `WatermarkGenerator`).
+    """Turns the records of one split into its watermark: Flink's two callbacks.
 
-    The two callbacks define what a generator does; `on_events` is the same for a whole block, and
-    is what the sources call. The state is one number, so that a checkpoint is small and exact.
+    Write one for a watermark of your own, and give its class, or any function without arguments
+    that makes one, to `WatermarkStrategy.for_generator`. What it must remember belongs into
+    `state`: a dataclass of numbers, text, and lists or dictionaries of them, made in `__init__`.
+    Checkpoints hold that and nothing else. The callbacks must depend on what they are given, the
+    state and `clock` only.
+
+    Args:
+        state: What a checkpoint holds; None for a generator that remembers nothing.
+        clock: Gives the time in seconds since the epoch; the source sets it.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> @dataclass
+        ... class Newest:
+        ...     event_time_ms: int = NO_WATERMARK_MS
+        >>> class TwoSecondsBehind(WatermarkGenerator):
+        ...     def __init__(self) -> None:
+        ...         self.state = Newest()
+        ...
+        ...     def on_event(self, record, event_time_ms, output):
+        ...         self.state.event_time_ms = max(self.state.event_time_ms, event_time_ms)
+        ...
+        ...     def on_periodic_emit(self, output):
+        ...         output.emit_watermark(self.state.event_time_ms - 2_000 - 1)
     """
 
-    @property
+    state: Any = None
+    clock: Callable[[], float] = staticmethod(time.time)
+
     @abstractmethod
-    def state(self) -> int | None:
-        """What a checkpoint holds, in ms; None before the first record."""
+    def on_event(
+        self, record: Mapping[str, Any], event_time_ms: int, output: WatermarkOutput
+    ) -> None:
+        """Sees one record with its event time in ms; may emit a watermark (punctuated).
+
+        Args:
+            record: The record's fields, as they were read.
+            event_time_ms: Its event time in ms.
+            output: Where to emit.
+        """
+
+    @abstractmethod
+    def on_periodic_emit(self, output: WatermarkOutput) -> None:
+        """May emit a watermark (periodic); is called on a tick.
+
+        A tick comes every emit interval of the clock (200 ms) while a live split is not idle. In
+        a replay it follows each record, so that verdicts depend on the input alone.
+        """
+
+
+class BoundChange(NamedTuple):
+    """A change of a self-adjusting bound, in ms."""
+
+    event_time_ms: int
+    before_ms: int
+    after_ms: int
+
+
+class BlockGenerator(WatermarkGenerator):
+    """A generator as the source runs it: by whole blocks of records.
+
+    The built-in ones do the same by record (the two callbacks) and by block (`on_events`), where
+    they emit after each record. Their state is small and JSON.
+    """
+
+    needs_records = False
+    failures: Mapping[int, str] = MappingProxyType({})  # only per-record ones may fail
 
     @property
     @abstractmethod
     def watermark_ms(self) -> int:
         """The inclusive watermark now, in ms."""
 
-    @abstractmethod
-    def on_event(
-        self, record: Mapping[str, Any], event_time_ms: int, output: WatermarkOutput
-    ) -> None:
-        """Sees one record with its event time in ms; may emit a watermark."""
+    @property
+    def bound_ms(self) -> int | None:
+        """The bound now, in ms; None where there is none."""
+        return None
 
     @abstractmethod
-    def on_periodic_emit(self, output: WatermarkOutput) -> None:
-        """Is called from time to time; may emit a watermark."""
-
-    @abstractmethod
-    def on_events(self, event_times_ms: Millis, markers: Flags) -> Millis:
+    def on_events(
+        self,
+        event_times_ms: Millis,
+        markers: Flags,
+        records: Sequence[Mapping[str, Any]] = (),
+    ) -> Millis:
         """Sees a block of records.
 
         Args:
             event_times_ms: Event time of each record, in ms, in order of arrival.
             markers: Whether each record is a marker (always False without a marker field).
+            records: The fields of each; only a custom generator looks at them.
 
         Returns:
             The inclusive watermark in ms **after** each record.
         """
 
+    def on_tick(self) -> None:
+        """Is called every emit interval; the built-in generators have emitted already."""
 
-class BoundedOutOfOrdernessGenerator(WatermarkGenerator):
+    def take_changes(self) -> list[BoundChange]:
+        """Gives the changes of the bound since the last call."""
+        return []
+
+
+class BoundedOutOfOrdernessGenerator(BlockGenerator):
     """`T = largest event time so far - bound - 1 ms`.
 
     The millisecond is the inclusive reading of Flink's `BoundedOutOfOrdernessWatermarks`: a record
@@ -86,13 +165,18 @@ class BoundedOutOfOrdernessGenerator(WatermarkGenerator):
 
     @property
     def state(self) -> int | None:
-        """The largest event time so far, in ms."""
+        """The largest event time so far, in ms; None before the first record."""
         return self._largest
 
     @property
     def watermark_ms(self) -> int:
         """Largest event time - bound - 1 ms."""
         return NO_WATERMARK_MS if self._largest is None else self._largest - self._bound_ms - 1
+
+    @property
+    def bound_ms(self) -> int:
+        """The bound, in ms."""
+        return self._bound_ms
 
     def on_event(
         self, record: Mapping[str, Any], event_time_ms: int, output: WatermarkOutput
@@ -106,7 +190,12 @@ class BoundedOutOfOrdernessGenerator(WatermarkGenerator):
         if self._largest is not None:
             output.emit_watermark(self.watermark_ms)
 
-    def on_events(self, event_times_ms: Millis, markers: Flags) -> Millis:
+    def on_events(
+        self,
+        event_times_ms: Millis,
+        markers: Flags,
+        records: Sequence[Mapping[str, Any]] = (),
+    ) -> Millis:
         """Gives the watermark after each record, as if emitted after each."""
         if not len(event_times_ms):
             return event_times_ms
@@ -118,7 +207,7 @@ class BoundedOutOfOrdernessGenerator(WatermarkGenerator):
         return largest
 
 
-class PunctuatedGenerator(WatermarkGenerator):
+class PunctuatedGenerator(BlockGenerator):
     """The watermark is the time of the last marker: a marker at T completes all up to and with T.
 
     Records that are not markers leave it where it is.
@@ -130,7 +219,7 @@ class PunctuatedGenerator(WatermarkGenerator):
 
     @property
     def state(self) -> int | None:
-        """The highest marker so far, in ms."""
+        """The highest marker so far, in ms; None before the first."""
         return self._last
 
     @property
@@ -149,7 +238,12 @@ class PunctuatedGenerator(WatermarkGenerator):
     def on_periodic_emit(self, output: WatermarkOutput) -> None:
         """Emits nothing: only markers move this watermark."""
 
-    def on_events(self, event_times_ms: Millis, markers: Flags) -> Millis:
+    def on_events(
+        self,
+        event_times_ms: Millis,
+        markers: Flags,
+        records: Sequence[Mapping[str, Any]] = (),
+    ) -> Millis:
         """Gives the watermark after each record."""
         if not len(event_times_ms):
             return event_times_ms
@@ -161,13 +255,8 @@ class PunctuatedGenerator(WatermarkGenerator):
         return after
 
 
-class NoWatermarksGenerator(WatermarkGenerator):
+class NoWatermarksGenerator(BlockGenerator):
     """Never emits a watermark: nothing is late, and windows fire at the end of the input."""
-
-    @property
-    def state(self) -> int | None:
-        """Nothing to keep."""
-        return None
 
     @property
     def watermark_ms(self) -> int:
@@ -182,6 +271,11 @@ class NoWatermarksGenerator(WatermarkGenerator):
     def on_periodic_emit(self, output: WatermarkOutput) -> None:
         """Does nothing."""
 
-    def on_events(self, event_times_ms: Millis, markers: Flags) -> Millis:
+    def on_events(
+        self,
+        event_times_ms: Millis,
+        markers: Flags,
+        records: Sequence[Mapping[str, Any]] = (),
+    ) -> Millis:
         """Gives "no watermark yet" after each record."""
         return np.full(len(event_times_ms), NO_WATERMARK_MS, dtype=np.int64)

@@ -9,7 +9,8 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from beam_lateness.transforms.sources.connector import Block, Positions, SplitPosition
 from beam_lateness.transforms.sources.formats import JsonLines, LineFormat
-from beam_lateness.transforms.sources.group import GroupReader, Poll, ReadSettings
+from beam_lateness.transforms.sources.group import GroupReader, ReadSettings
+from beam_lateness.transforms.sources.split import Poll
 from beam_lateness.transforms.times import NO_WATERMARK_MS
 from beam_lateness.transforms.watermarks.estimator import GroupState
 from beam_lateness.transforms.watermarks.strategy import WatermarkStrategy

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from beam_lateness.transforms.sources.group import Poll, ReadSettings
+from beam_lateness.transforms.sources.group import ReadSettings
+from beam_lateness.transforms.sources.split import Poll
 from beam_lateness.transforms.watermarks.strategy import WatermarkStrategy
 from tests.model import Event
 from tests.transforms.sources.memory import by_split, drain, expected, stamped, too_late, written

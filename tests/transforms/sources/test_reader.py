@@ -7,13 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from beam_lateness.transforms.sources.connector import SplitPosition
-from beam_lateness.transforms.sources.group import Poll, ReadSettings
+from beam_lateness.transforms.sources.group import ReadSettings
 from beam_lateness.transforms.sources.reader import (
     ReadEvents,
     _PositionsTracker,
     _Restriction,
     _RestrictionCoder,
 )
+from beam_lateness.transforms.sources.split import Poll
 from beam_lateness.transforms.watermarks.estimator import GroupStateCoder, GroupWatermarkEstimator
 from beam_lateness.transforms.watermarks.strategy import WatermarkStrategy
 from tests.model import Event

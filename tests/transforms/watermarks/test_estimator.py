@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from hypothesis import given, settings
@@ -17,17 +19,27 @@ from beam_lateness.transforms.watermarks.estimator import (
     GroupState,
     GroupStateCoder,
     GroupWatermarkEstimator,
+    SplitState,
     exclusive,
 )
 
 FEW = settings(max_examples=60, deadline=None)
 WATERMARKS = st.integers(NO_WATERMARK_MS, MAX_EVENT_TIME_MS)
+MOMENTS = st.none() | st.integers(0, MAX_EVENT_TIME_MS)
+GENERATORS = st.recursive(
+    st.none() | st.booleans() | st.integers(MIN_EVENT_TIME_MS, MAX_EVENT_TIME_MS) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=6,
+)
 STATES = st.builds(
     GroupState,
     WATERMARKS,
     st.dictionaries(
-        st.text(max_size=5), st.none() | st.integers(MIN_EVENT_TIME_MS, MAX_EVENT_TIME_MS)
+        st.text(max_size=5),
+        st.builds(SplitState, GENERATORS, MOMENTS, st.booleans()),
+        max_size=4,
     ),
+    MOMENTS,
 )
 
 
@@ -49,7 +61,7 @@ def test_equal_states_have_equal_bytes(state: GroupState) -> None:
     """The coder says it is deterministic."""
     coder = GroupStateCoder()
     assert coder.is_deterministic()
-    same = GroupState(state.watermark_ms, dict(state.splits))
+    same = replace(state, splits=dict(state.splits))
     assert coder.encode(state) == coder.encode(same)
 
 
@@ -63,7 +75,7 @@ def test_the_reported_watermark_never_goes_back(states: list[GroupState]) -> Non
         estimator.advance(state)
         highest = max(highest, state.watermark_ms)
         assert to_ms(estimator.current_watermark()) == highest + 1
-        assert estimator.get_estimator_state() == GroupState(highest, state.splits)
+        assert estimator.get_estimator_state() == replace(state, watermark_ms=highest)
 
 
 def test_before_the_first_record_the_watermark_is_beams_minimum() -> None:

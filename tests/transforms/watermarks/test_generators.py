@@ -18,14 +18,14 @@ from beam_lateness.transforms.times import (
     NO_WATERMARK_MS,
 )
 from beam_lateness.transforms.watermarks.generators import (
+    BlockGenerator,
     BoundedOutOfOrdernessGenerator,
     HighestWatermark,
     NoWatermarksGenerator,
     PunctuatedGenerator,
-    WatermarkGenerator,
 )
 
-Maker: TypeAlias = Callable[[int | None], WatermarkGenerator]
+Maker: TypeAlias = Callable[[int | None], BlockGenerator]
 Stream: TypeAlias = list[tuple[int, bool]]
 
 FEW = settings(max_examples=60, deadline=None)
@@ -39,12 +39,12 @@ def bounded(bound_ms: int) -> Maker:
     return lambda state: BoundedOutOfOrdernessGenerator(bound_ms, state)
 
 
-def punctuated(state: int | None) -> WatermarkGenerator:
+def punctuated(state: int | None) -> BlockGenerator:
     """Makes generators that go by the field `end`."""
     return PunctuatedGenerator("end", state)
 
 
-def without(state: int | None) -> WatermarkGenerator:
+def without(state: int | None) -> BlockGenerator:
     """Makes generators that emit nothing."""
     assert state is None
     return NoWatermarksGenerator()
@@ -55,7 +55,7 @@ MAKERS: st.SearchStrategy[Maker] = st.one_of(
 )
 
 
-def one_by_one(generator: WatermarkGenerator, stream: Stream) -> list[int]:
+def one_by_one(generator: BlockGenerator, stream: Stream) -> list[int]:
     """The highest watermark emitted so far, after each record and its periodic emit."""
     output = HighestWatermark()
     after = []
@@ -66,7 +66,7 @@ def one_by_one(generator: WatermarkGenerator, stream: Stream) -> list[int]:
     return after
 
 
-def at_once(generator: WatermarkGenerator, stream: Stream) -> list[int]:
+def at_once(generator: BlockGenerator, stream: Stream) -> list[int]:
     """The same by the vectorised callback."""
     times = np.array([ts for ts, _ in stream], dtype=np.int64)
     flags = np.array([marker for _, marker in stream], dtype=np.bool_)

@@ -8,10 +8,10 @@ import pytest
 
 from beam_lateness.transforms.times import NO_WATERMARK_MS
 from beam_lateness.transforms.watermarks.generators import (
+    BlockGenerator,
     BoundedOutOfOrdernessGenerator,
     NoWatermarksGenerator,
     PunctuatedGenerator,
-    WatermarkGenerator,
 )
 from beam_lateness.transforms.watermarks.strategy import WatermarkStrategy
 from beam_lateness.transforms.watermarks.timestamps import FieldTime
@@ -34,7 +34,7 @@ STRATEGIES = [
     ],
 )
 def test_a_strategy_makes_its_generator(
-    strategy: WatermarkStrategy, kind: type[WatermarkGenerator]
+    strategy: WatermarkStrategy, kind: type[BlockGenerator]
 ) -> None:
     """One for each split, each without a watermark yet."""
     first, second = strategy.create_generator(), strategy.create_generator()

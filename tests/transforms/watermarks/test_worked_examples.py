@@ -9,7 +9,7 @@ import pytest
 
 from beam_lateness.transforms.times import NO_WATERMARK_MS
 from beam_lateness.transforms.watermarks.estimator import exclusive
-from beam_lateness.transforms.watermarks.generators import WatermarkGenerator
+from beam_lateness.transforms.watermarks.generators import BlockGenerator
 from beam_lateness.transforms.watermarks.strategy import WatermarkStrategy
 
 TEN_O_CLOCK = 1_700_042_400_000  # 2023-11-15 10:00:00 UTC
@@ -21,7 +21,7 @@ def clock(text: str) -> int:
     return TEN_O_CLOCK + int(minutes) * 60_000 + round(float(seconds) * 1000)
 
 
-def see(generator: WatermarkGenerator, times: Sequence[int], marker: bool = False) -> int:
+def see(generator: BlockGenerator, times: Sequence[int], marker: bool = False) -> int:
     """Gives the inclusive watermark after the records."""
     flags = np.full(len(times), marker)
     generator.on_events(np.array(times, dtype=np.int64), flags)

@@ -1,0 +1,118 @@
+"""The command `beam-lateness explain`: what holds the watermark of an input back."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Final
+
+from apache_beam.options.pipeline_options import PipelineOptions
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from beam_lateness.pipelines.options import StreamOptions, check_flags, read_source
+from beam_lateness.pipelines.report import format_time
+from beam_lateness.transforms.sources.explain import Explanation, explain
+from beam_lateness.transforms.times import format_duration
+
+_PROGRAM: Final = "beam-lateness explain"
+
+
+class ExplainOptions(PipelineOptions):
+    """The flag that only `explain` has; it takes those of `stream` too."""
+
+    @classmethod
+    def _add_argparse_args(cls, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument(
+            "--watch", help="with --follow: how long to look, such as 1m (until all has been read)"
+        )
+
+
+def run_explain(argv: Sequence[str], console: Console) -> int:
+    """Reads the input that the flags describe, and shows where its watermark stands.
+
+    Args:
+        argv: The flags of `stream`; those of windows and outputs are not looked at, but
+            `--report`, to which the explanation is written as JSON.
+        console: Where to show it.
+
+    Returns:
+        0.
+
+    Raises:
+        ValueError: If a flag or the input is wrong.
+    """
+    check_flags(argv, (StreamOptions, ExplainOptions))
+    options = PipelineOptions(list(argv))
+    stream = options.view_as(StreamOptions)
+    source = read_source(stream)
+    watch = options.view_as(ExplainOptions).watch
+    if watch is not None and not stream.follow:
+        msg = f"--watch={watch} needs --follow: a finite input is read to its end"
+        raise ValueError(msg)
+    found = explain(source.files, source.strategy, source.settings, watch)
+    show(found, console)
+    if stream.report is not None:
+        with open(stream.report, "w") as file:
+            json.dump(as_json(found), file, indent=1)
+            file.write("\n")
+    return 0
+
+
+def as_json(found: Explanation) -> dict[str, object]:
+    """Gives an explanation as JSON values."""
+    return {**asdict(found), "splits": [split._asdict() for split in found.splits]}
+
+
+def show(found: Explanation, console: Console) -> None:
+    """Prints an explanation: a table over the splits, and the reasons."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("split", overflow="fold")
+    table.add_column("state")
+    table.add_column("records", justify="right")
+    table.add_column("largest event time", no_wrap=True)
+    table.add_column("watermark", no_wrap=True)
+    table.add_column("behind", justify="right")
+    highest = max((s.watermark_ms for s in found.splits if s.watermark_ms is not None), default=0)
+    for split in found.splits:
+        behind = None if split.watermark_ms is None else highest - split.watermark_ms
+        table.add_row(
+            escape(split.split) + (" *" if split.split == found.held_by else ""),
+            split.state,
+            f"{split.records:,}",
+            format_time(split.max_event_time_ms),
+            format_time(split.watermark_ms),
+            "-" if behind is None else format_duration(behind),
+        )
+    console.print(table)
+    bound = "" if found.bound_ms is None else f" (bound {format_duration(found.bound_ms)})"
+    console.print(f"\nwatermark: {format_time(found.watermark_ms)}{bound}", highlight=False)
+    for reason in found.reasons:
+        console.print(f"- {escape(reason)}", highlight=False, soft_wrap=True)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs the command, and turns a wrong flag into one line and an exit code."""
+    if "--help" in argv or "-h" in argv:
+        parser = argparse.ArgumentParser(
+            prog=_PROGRAM,
+            description="Reads an input as `stream` would, and says what holds its watermark "
+            "back, for how long, and what helps. It takes the flags of `stream` (those of windows "
+            "and outputs are not looked at; --report writes JSON).",
+            allow_abbrev=False,
+        )
+        ExplainOptions._add_argparse_args(parser)
+        StreamOptions._add_argparse_args(parser)
+        print(parser.format_help())
+        return 0
+    try:
+        return run_explain(argv, Console())
+    except (ValueError, OSError) as error:
+        print(f"{_PROGRAM}: error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130

@@ -1,0 +1,178 @@
+"""Custom generators at work: record by record, on a tick, their declared state checkpointed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, fields, is_dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from beam_lateness.transforms.times import Flags, Millis
+from beam_lateness.transforms.watermarks.generators import (
+    BlockGenerator,
+    HighestWatermark,
+    WatermarkGenerator,
+    WatermarkOutput,
+)
+
+GeneratorFactory: TypeAlias = Callable[[], WatermarkGenerator]
+"""What makes a custom generator: its class, or a function without arguments."""
+
+
+def name_of(factory: GeneratorFactory) -> str:
+    """Names a factory as a user wrote it."""
+    return getattr(factory, "__qualname__", None) or repr(factory)
+
+
+def check_factory(factory: GeneratorFactory) -> None:
+    """Tries a factory once, before anything runs.
+
+    Raises:
+        ValueError: If it makes no `WatermarkGenerator`, or one whose state no checkpoint can hold.
+    """
+    name = name_of(factory)
+    if not callable(factory):
+        msg = f"generator must be a class or a function that makes a generator, got {factory!r}"
+        raise ValueError(msg)
+    try:
+        generator = factory()
+    except Exception as error:  # a user's class may raise anything
+        msg = f"generator {name} cannot be made: {name}() raised {type(error).__name__}: {error}"
+        raise ValueError(msg) from error
+    if not isinstance(generator, WatermarkGenerator):
+        msg = f"generator {name} must make a WatermarkGenerator, got {type(generator).__name__}"
+        raise ValueError(msg)
+    state = generator.state
+    try:
+        same = restore_state(state, save_state(state)) == state
+    except (TypeError, ValueError) as error:
+        msg = f"generator {name}: {error}"
+        raise ValueError(msg) from error
+    if not same:
+        msg = (
+            f"generator {name}: its state {state!r} is not the same after a checkpoint; use "
+            "numbers, text, lists, and dictionaries with text as keys (no tuples)"
+        )
+        raise ValueError(msg)
+
+
+def save_state(state: Any) -> Any:
+    """Turns a declared state into JSON values.
+
+    Raises:
+        TypeError: If it is no dataclass of JSON values.
+    """
+    if state is None:
+        return None
+    if not is_dataclass(state) or isinstance(state, type):
+        msg = f"its state must be a dataclass (made in __init__) or None, got {state!r}"
+        raise TypeError(msg)
+    saved = asdict(state)
+    try:
+        return json.loads(json.dumps(saved))
+    except (TypeError, ValueError) as error:
+        msg = f"its state {state!r} cannot be checkpointed: {error}"
+        raise TypeError(msg) from error
+
+
+def restore_state(declared: Any, saved: Any) -> Any:
+    """Makes a state of the declared type from what was saved.
+
+    A field that was not saved, since the class was changed, keeps its declared value.
+
+    Raises:
+        ValueError: If what was saved has fields that the declared type lacks.
+    """
+    if saved is None or declared is None:
+        return declared
+    known = {field.name for field in fields(declared)}
+    if unknown := sorted(saved.keys() - known):
+        msg = f"the checkpoint holds {', '.join(unknown)}, which its state no longer declares"
+        raise ValueError(msg)
+    return type(declared)(**{**{name: getattr(declared, name) for name in known}, **saved})
+
+
+class PerRecordGenerator(BlockGenerator):
+    """Runs a custom generator, a record at a time.
+
+    A record on which `on_event` raises is no record: it moves no watermark, and goes to `invalid`.
+
+    Args:
+        factory: Makes the custom generator.
+        clock: Gives the time in seconds since the epoch.
+        emit_each: Whether a tick follows each record (a replay), not the clock.
+        state: The `state` of an earlier one, to go on from it.
+    """
+
+    needs_records = True
+
+    def __init__(
+        self,
+        factory: GeneratorFactory,
+        clock: Callable[[], float],
+        *,
+        emit_each: bool,
+        state: Any = None,
+    ) -> None:
+        self._name = name_of(factory)
+        self._generator = factory()
+        self._generator.clock = clock
+        self._emit_each = emit_each
+        self._output = HighestWatermark()
+        if state is not None:
+            self._output.watermark_ms, saved = state
+            self._generator.state = restore_state(self._generator.state, saved)
+        self.failures: dict[int, str] = {}
+
+    @property
+    def state(self) -> Any:
+        """The watermark, and the generator's own state."""
+        try:
+            return [self._output.watermark_ms, save_state(self._generator.state)]
+        except TypeError as error:
+            msg = f"generator {self._name}: {error}"
+            raise TypeError(msg) from error
+
+    @property
+    def watermark_ms(self) -> int:
+        """The highest watermark it has emitted."""
+        return self._output.watermark_ms
+
+    def on_event(
+        self, record: Mapping[str, Any], event_time_ms: int, output: WatermarkOutput
+    ) -> None:
+        """Hands a record on."""
+        self._generator.on_event(record, event_time_ms, output)
+
+    def on_periodic_emit(self, output: WatermarkOutput) -> None:
+        """Hands a tick on."""
+        self._generator.on_periodic_emit(output)
+
+    def on_events(
+        self,
+        event_times_ms: Millis,
+        markers: Flags,
+        records: Sequence[Mapping[str, Any]] = (),
+    ) -> Millis:
+        """Sees records one by one; `failures` then names those that it failed on, and why."""
+        self.failures = {}
+        after = np.empty(len(event_times_ms), dtype=np.int64)
+        generator, output = self._generator, self._output
+        for row, event_time_ms in enumerate(event_times_ms.tolist()):
+            try:
+                generator.on_event(records[row], event_time_ms, output)
+            except Exception as error:  # a user's class may raise anything: one record is at fault
+                reason = f"{type(error).__name__}: {error}"
+                self.failures[row] = f"{self._name}.on_event raised {reason}"
+            else:
+                if self._emit_each:
+                    generator.on_periodic_emit(output)
+            after[row] = output.watermark_ms
+        return after
+
+    def on_tick(self) -> None:
+        """Calls `on_periodic_emit`."""
+        if not self._emit_each:
+            self._generator.on_periodic_emit(self._output)
