@@ -80,7 +80,8 @@ def committed(results: MetricResults) -> dict[str, int]:
     found = results.query(MetricsFilter().with_namespace(NAMESPACE))
     counts = dict.fromkeys(COUNTS, 0)
     for counter in found[MetricResults.COUNTERS]:
-        counts[counter.key.metric.name] += counter.committed or 0
+        name = counter.key.metric.name
+        counts[name] = counts.get(name, 0) + (counter.committed or 0)
     for gauge in found[MetricResults.GAUGES]:
         if gauge.committed is not None and gauge.committed.value is not None:
             counts[gauge.key.metric.name] = gauge.committed.value
