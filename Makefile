@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-prism lint prism bench clean
+.PHONY: demo test test-prism lint prism bench pictures clean
 
 $(VENV)/.base: setup.py constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -36,7 +36,12 @@ lint: $(VENV)/.dev
 	$(BIN)/python -m pytest --doctest-modules beam_lateness -q
 
 bench: $(VENV)/.dev prism
+	$(BIN)/python benchmarks/generators.py
 	$(BIN)/python benchmarks/marginal.py
+
+# The pictures of docs/watermarks.md.
+pictures: $(VENV)/.dev
+	$(BIN)/python -m docs.pictures
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

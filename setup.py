@@ -41,6 +41,7 @@ setup(
         "dev": [
             "build>=1.2",
             "hypothesis>=6.100",
+            "matplotlib>=3.8",
             "mypy>=1.15",
             "pytest>=8.3",
             "pytest-xdist>=3.6",
