@@ -168,11 +168,22 @@ class PerRecordGenerator(BlockGenerator):
                 self.failures[row] = f"{self._name}.on_event raised {reason}"
             else:
                 if self._emit_each:
-                    generator.on_periodic_emit(output)
+                    self._tick()
             after[row] = output.watermark_ms
         return after
 
     def on_tick(self) -> None:
-        """Calls `on_periodic_emit`."""
+        """Calls `on_periodic_emit`, unless that follows each record.
+
+        Raises:
+            RuntimeError: If it raises: no record is at fault, so the job fails.
+        """
         if not self._emit_each:
+            self._tick()
+
+    def _tick(self) -> None:
+        try:
             self._generator.on_periodic_emit(self._output)
+        except Exception as error:  # a user's class may raise anything
+            msg = f"generator {self._name}.on_periodic_emit raised {type(error).__name__}: {error}"
+            raise RuntimeError(msg) from error

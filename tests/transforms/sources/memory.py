@@ -9,10 +9,10 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from beam_lateness.transforms.sources.connector import Block, Positions, SplitPosition
 from beam_lateness.transforms.sources.formats import JsonLines, LineFormat
-from beam_lateness.transforms.sources.group import GroupReader, ReadSettings
+from beam_lateness.transforms.sources.group import BLOCK_BYTES, GroupReader, ReadSettings
 from beam_lateness.transforms.sources.split import Poll
 from beam_lateness.transforms.times import NO_WATERMARK_MS
-from beam_lateness.transforms.watermarks.estimator import GroupState
+from beam_lateness.transforms.watermarks.estimator import GroupState, GroupStateCoder, exclusive
 from beam_lateness.transforms.watermarks.strategy import WatermarkStrategy
 from beam_lateness.transforms.watermarks.timestamps import FieldTime
 from tests import model
@@ -60,6 +60,11 @@ class MemoryInput:
     texts: dict[str, bytes]
     follows: bool = False
     line_format: LineFormat = field(default=JSON)
+
+    def write(self, split: str, *lines: model.Event | model.Marker | bytes) -> None:
+        """Appends records, markers or raw lines to a split, which may be new."""
+        added = (x + b"\n" if isinstance(x, bytes) else line_of(x) for x in lines)
+        self.texts[split] = self.texts.get(split, b"") + b"".join(added)
 
     def initial_positions(self) -> dict[str, SplitPosition]:
         """The splits, in the order of their names."""
@@ -159,3 +164,74 @@ def expected(
 def too_late(records: Iterable[Stamped], size: int, lateness: int) -> set[str]:
     """Names of the records whose window's time was over when they came."""
     return {r.name for r in records if r.stamp >= r.ts - r.ts % size + size + lateness}
+
+
+class Clock:
+    """A clock that moves when it is told to, or when somebody sleeps by it."""
+
+    def __init__(self, now_s: float = 0.0) -> None:
+        self.now_s = now_s
+
+    def __call__(self) -> float:
+        """The time, in seconds."""
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        """Takes no time but its own."""
+        self.now_s += seconds
+
+
+class Live:
+    """A followed input, the reader that follows it, and the clock of both.
+
+    Args:
+        strategy: The watermark strategy.
+        splits: Names of the splits that are there from the start, empty.
+        source: The input, instead.
+        clock: The clock, where others share it.
+        block_bytes: About how much is read of a split at a poll.
+    """
+
+    def __init__(
+        self,
+        strategy: WatermarkStrategy,
+        splits: Iterable[str] = (),
+        source: MemoryInput | None = None,
+        clock: Clock | None = None,
+        block_bytes: int = BLOCK_BYTES,
+    ) -> None:
+        self.clock = clock or Clock()
+        self.source = source or MemoryInput(dict.fromkeys(splits, b""), follows=True)
+        self._strategy = strategy
+        self._settings = ReadSettings(block_bytes, max_future_skew_ms=None, clock=self.clock)
+        self.reader = self.source.reader(strategy, self._settings)
+
+    def poll(self, at_s: float, **seconds: Iterable[float]) -> Poll:
+        """Polls at a time; before that, splits get records with the given event times."""
+        self.clock.now_s = at_s
+        for split, times in seconds.items():
+            self.source.write(split, *(at(split, second) for second in times))
+        return self.reader.poll()
+
+    def restart(self) -> None:
+        """Goes on with a new reader, from what a checkpoint holds of this one."""
+        positions = {name: SplitPosition(*p) for name, p in self.reader.positions.items()}
+        coder = GroupStateCoder()
+        state = coder.decode(coder.encode(self.reader.state))
+        self.reader.close()
+        self.reader = self.source.reader(self._strategy, self._settings, positions, state)
+
+
+def at(split: str, second: float) -> model.Event:
+    """A record named by its split and its event time in seconds."""
+    return model.Event("k", 1, round(second * 1_000), f"{split}@{second:g}")
+
+
+def watermark_of(poll: Poll) -> int:
+    """The group's exclusive watermark after a poll."""
+    return exclusive(poll.state.watermark_ms)
+
+
+def states_of(poll: Poll) -> dict[str, str]:
+    """The state of each split after a poll."""
+    return {split.split: split.state for split in poll.status.splits}

@@ -189,9 +189,3 @@ def test_the_output_keeps_the_highest_watermark(emitted: list[int]) -> None:
     for watermark_ms in emitted:
         output.emit_watermark(watermark_ms)
     assert output.watermark_ms == max([NO_WATERMARK_MS, *emitted])
-
-
-def test_monotonic_watermark_survives_a_late_record() -> None:
-    """C21: times 10, 5, 12 give (exclusive) watermarks 10, 10, 12, and no exception."""
-    after = at_once(bounded(0)(None), [(10, False), (5, False), (12, False)])
-    assert [watermark + 1 for watermark in after] == [10, 10, 12]
