@@ -26,7 +26,7 @@ from beam_lateness.transforms.sources.pace import Pace
 from beam_lateness.transforms.sources.records import Line
 from beam_lateness.transforms.sources.split import Poll, Split, Track
 from beam_lateness.transforms.sources.status import GroupStatus, SplitStatus, holder_of
-from beam_lateness.transforms.times import NO_WATERMARK_MS
+from beam_lateness.transforms.times import NO_WATERMARK_MS, format_duration
 from beam_lateness.transforms.watermarks.alignment import AlignmentMember
 from beam_lateness.transforms.watermarks.estimator import GroupState, SplitState, exclusive
 from beam_lateness.transforms.watermarks.splits import SplitWatermarks
@@ -165,13 +165,9 @@ class GroupReader:
         else:
             self._poll_replay(poll)
         for name, change in poll.changes:
-            _LOG.info(
-                "%s: the bound goes from %d to %d ms at event time %d ms",
-                name,
-                change.before_ms,
-                change.after_ms,
-                change.event_time_ms,
-            )
+            before, after = format_duration(change.before_ms), format_duration(change.after_ms)
+            at_ms = change.event_time_ms
+            _LOG.info("%s: bound %s -> %s at event time %d ms", name, before, after, at_ms)
         poll.positions, poll.state, poll.status = self.positions, self.state, self.status
         poll.finished = not self._live and not self._unfinished()
         return poll
