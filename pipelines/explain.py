@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -11,10 +12,15 @@ from typing import Final
 
 from apache_beam.options.pipeline_options import PipelineOptions
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
-from beam_lateness.pipelines.options import StreamOptions, check_flags, read_source
+from beam_lateness.pipelines.options import (
+    StreamOptions,
+    check_flags,
+    read_source,
+    writable_report,
+)
 from beam_lateness.pipelines.report import format_time
 from beam_lateness.transforms.sources.explain import Explanation, explain
 from beam_lateness.transforms.times import format_duration
@@ -54,10 +60,11 @@ def run_explain(argv: Sequence[str], console: Console) -> int:
     if watch is not None and not stream.follow:
         msg = f"--watch={watch} needs --follow: a finite input is read to its end"
         raise ValueError(msg)
+    report = writable_report(stream)
     found = explain(source.files, source.strategy, source.settings, watch)
     show(found, console)
-    if stream.report is not None:
-        with open(stream.report, "w") as file:
+    if report is not None:
+        with open(report, "w") as file:
             json.dump(as_json(found), file, indent=1)
             file.write("\n")
     return 0
@@ -70,29 +77,47 @@ def as_json(found: Explanation) -> dict[str, object]:
 
 def show(found: Explanation, console: Console) -> None:
     """Prints an explanation: a table over the splits, and the reasons."""
+    folder = _folder_of([split.split for split in found.splits])
+    day = _day_of(found)
     table = Table(box=None, pad_edge=False)
-    table.add_column("split", overflow="fold")
-    table.add_column("state")
-    table.add_column("records", justify="right")
-    table.add_column("largest event time", no_wrap=True)
-    table.add_column("watermark", no_wrap=True)
-    table.add_column("behind", justify="right")
+    table.add_column("split", overflow="fold", min_width=10)
+    for column in ("state", "records", "largest event time", "watermark", "behind"):
+        right = column in ("records", "behind")
+        table.add_column(column, justify="right" if right else "left", no_wrap=True)
     highest = max((s.watermark_ms for s in found.splits if s.watermark_ms is not None), default=0)
     for split in found.splits:
         behind = None if split.watermark_ms is None else highest - split.watermark_ms
-        table.add_row(
-            escape(split.split) + (" *" if split.split == found.held_by else ""),
+        mark = " *" if split.split == found.held_by else ""
+        cells = (
+            split.split.removeprefix(folder) + mark,
             split.state,
             f"{split.records:,}",
-            format_time(split.max_event_time_ms),
-            format_time(split.watermark_ms),
+            format_time(split.max_event_time_ms).removeprefix(day),
+            format_time(split.watermark_ms).removeprefix(day),
             "-" if behind is None else format_duration(behind),
         )
+        table.add_row(*map(Text, cells))  # no markup: a name may hold anything
+    if folder or day:
+        console.print(Text(", ".join(filter(None, (folder and f"in {folder}", day.strip())))))
     console.print(table)
     bound = "" if found.bound_ms is None else f" (bound {format_duration(found.bound_ms)})"
     console.print(f"\nwatermark: {format_time(found.watermark_ms)}{bound}", highlight=False)
     for reason in found.reasons:
-        console.print(f"- {escape(reason)}", highlight=False, soft_wrap=True)
+        console.print(Text(f"- {reason}"), soft_wrap=True)
+
+
+def _day_of(found: Explanation) -> str:
+    """The day, if all times shown are of one: it is shown once then."""
+    times = [ms for split in found.splits for ms in (split.max_event_time_ms, split.watermark_ms)]
+    days = {format_time(ms)[: len("2026-01-01 ")] for ms in times if ms is not None}
+    return days.pop() if len(days) == 1 else ""
+
+
+def _folder_of(names: Sequence[str]) -> str:
+    """The folder that all names are in, with its last separator; empty if there is none."""
+    folders = {os.path.dirname(name) for name in names}
+    folder = folders.pop() if len(folders) == 1 else ""
+    return os.path.join(folder, "") if folder else ""
 
 
 def main(argv: Sequence[str]) -> int:

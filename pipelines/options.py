@@ -133,7 +133,7 @@ def read_config(options: StreamOptions) -> StreamConfig:
         emit_too_late=emit,
         output=options.output,
         dead_letters=options.dead_letters,
-        report=_writable(options.report, options.output),
+        report=writable_report(options),
     )
 
 
@@ -247,9 +247,16 @@ def _settings(options: StreamOptions) -> ReadSettings:
     return ReadSettings(_whole(options, "block_bytes"), skew, speed)
 
 
-def _writable(path: str | None, output: str) -> str | None:
+def writable_report(options: StreamOptions) -> str | None:
+    """Gives `--report`, if it can be written and is not the output.
+
+    Raises:
+        ValueError: If it cannot.
+    """
+    path: str | None = options.report
     if path is not None:
-        if os.path.realpath(path) == os.path.realpath(output.partition(":///")[2]):
+        output = options.output or ""
+        if output and os.path.realpath(path) == os.path.realpath(output.partition(":///")[2]):
             msg = f"--report {path!r} would overwrite --output {output!r}; name another file"
             raise ValueError(msg)
         folder = os.path.dirname(os.path.abspath(path))

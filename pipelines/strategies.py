@@ -8,7 +8,7 @@ import os
 import sys
 from typing import Any, Final
 
-from beam_lateness.transforms.watermarks.custom import GeneratorFactory
+from beam_lateness.transforms.watermarks.custom import GeneratorFactory, check_factory
 from beam_lateness.transforms.watermarks.strategy import HOLD, WatermarkStrategy
 from beam_lateness.transforms.watermarks.timestamps import FieldTime
 
@@ -119,16 +119,21 @@ def _base(kind: str, options: Any) -> WatermarkStrategy:
         return WatermarkStrategy.for_self_adjusting_bound(
             options.bound_floor,
             options.bound_ceiling,
-            _share(options.bound_quantile or _QUANTILE),
-            options.bound_period or _PERIOD,
+            _share(_given(options.bound_quantile, _QUANTILE)),
+            _given(options.bound_period, _PERIOD),
         )
     if kind == CUSTOM:
         return WatermarkStrategy.for_generator(
             find_generator(options.watermark),
             options.marker_field,
-            options.emit_interval or _EMIT_INTERVAL,
+            _given(options.emit_interval, _EMIT_INTERVAL),
         )
     return WatermarkStrategy.no_watermarks()
+
+
+def _given(value: str | None, default: str) -> str:
+    """Gives a flag's value; an empty one is a mistake, and no default."""
+    return default if value is None else value
 
 
 def _share(text: str) -> float:
@@ -157,7 +162,7 @@ def _with_splits(strategy: WatermarkStrategy, options: Any) -> WatermarkStrategy
     if options.max_drift is not None:
         strategy = strategy.with_watermark_alignment(_ALIGNMENT_GROUP, options.max_drift)
     if options.idle_timeout is not None:
-        return strategy.with_idleness(options.idle_timeout, options.on_all_idle or HOLD)
+        return strategy.with_idleness(options.idle_timeout, _given(options.on_all_idle, HOLD))
     if options.on_all_idle is not None:
         msg = f"--on_all_idle={options.on_all_idle} needs --idle_timeout: when is a file idle?"
         raise ValueError(msg)
@@ -181,10 +186,11 @@ def find_generator(name: str) -> GeneratorFactory:
         sys.path.insert(0, here)
     try:
         found: Any = importlib.import_module(module_name)
-    except Exception as error:  # a user's module may raise anything
+    except (Exception, SystemExit) as error:  # a user's module may raise anything
+        cause = " ".join(str(error).split())
         msg = (
             f"--watermark={name}: module {module_name!r} cannot be imported: "
-            f"{type(error).__name__}: {error}; it must be installed or in {here}"
+            f"{type(error).__name__}: {cause}; it must be installed or in {here}"
         )
         raise ValueError(msg) from error
     for part in path.split("."):
@@ -192,5 +198,10 @@ def find_generator(name: str) -> GeneratorFactory:
             msg = f"--watermark={name}: {module_name!r} has no {path!r}"
             raise ValueError(msg)
         found = getattr(found, part)
+    try:
+        check_factory(found)
+    except ValueError as error:
+        msg = f"--watermark={name}: {error}"
+        raise ValueError(msg) from error
     generator: GeneratorFactory = found
     return generator

@@ -11,11 +11,13 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from beam_lateness.pipelines import streaming
+from beam_lateness.pipelines.explain import ExplainOptions
 from beam_lateness.pipelines.options import (
     StreamConfig,
     StreamOptions,
     check_flags,
     read_config,
+    read_source,
 )
 from beam_lateness.transforms.watermarks.strategy import WatermarkStrategy
 from tests.jobs import write_lines
@@ -105,6 +107,26 @@ MISTAKES: dict[str, tuple[Change, tuple[str, ...]]] = {
         ("--watermark=punctuated", "--marker_field"),
     ),
     "marker field with bound": ({"marker_field": "m"}, ("--marker_field", "bounded")),
+    "floor with bound": ({"bound_floor": "1s"}, ("--bound_floor", "bounded", "leave it out")),
+    "adjusting without ceiling": (
+        {"watermark": "adjusting", "bound": None, "bound_floor": "1s"},
+        ("--watermark=adjusting", "--bound_ceiling"),
+    ),
+    "absent generator": (
+        {"watermark": "absent_:Mine", "bound": None},
+        ("--watermark=absent_:Mine", "'absent_'", "installed or in"),
+    ),
+    "unknown splits": (
+        {"split_watermarks": "one"},
+        ("--split_watermarks", "'one'", "per_split", "merged"),
+    ),
+    "idleness in a replay": ({"idle_timeout": "5s"}, ("--idle_timeout", "--follow", "replay")),
+    "drift in a replay": ({"max_drift": "5s"}, ("--max_drift", "--follow", "replay")),
+    "all idle without timeout": (
+        {"on_all_idle": "advance", "follow": "(bare)"},
+        ("--on_all_idle=advance", "--idle_timeout"),
+    ),
+    "watch": ({"watch": "1m"}, ("unknown flag", "--watch=1m")),
     "unknown time unit": ({"time_unit": "min"}, ("--time_unit", "'min'", "iso")),
     "unknown aggregate": ({"aggregate": "median"}, ("--aggregate", "median", "mean")),
     "aggregate twice": ({"aggregate": "sum,sum"}, ("--aggregate", "sum, sum", "once")),
@@ -280,6 +302,26 @@ def test_each_watermark_flag_makes_its_strategy(
 ) -> None:
     """With the time field's default."""
     assert config({**base, **change}).strategy == strategy
+
+
+def test_the_source_needs_no_window_and_no_output(base: dict[str, str | None]) -> None:
+    """`explain` reads the input and the watermark of the job without them; a key it needs."""
+    names = ("window", "allowed_lateness", "too_late", "dead_letters", "output")
+    flags = {**base, **dict.fromkeys(names)}
+    source = read_source(PipelineOptions(as_flags(flags)).view_as(StreamOptions))
+    job = config(base)
+    assert source == (job.files, job.strategy, job.settings)
+    without = PipelineOptions(as_flags({**flags, "key_field": None})).view_as(StreamOptions)
+    with pytest.raises(ValueError, match="--key_field is required"):
+        read_source(without)
+
+
+def test_a_flag_is_known_to_the_commands_that_have_it(base: dict[str, str | None]) -> None:
+    """`--watch` to `explain`, which knows those of `stream` too."""
+    flags = [*as_flags(base), "--watch=1m"]
+    check_flags(flags, (StreamOptions, ExplainOptions))
+    with pytest.raises(ValueError, match="unknown flag '--watch=1m'"):
+        check_flags(flags)
 
 
 def test_a_replay_lets_the_future_in_and_a_live_input_does_not(

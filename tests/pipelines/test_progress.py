@@ -13,6 +13,8 @@ from rich.console import Console
 from beam_lateness.pipelines import progress
 from beam_lateness.pipelines.progress import Progress
 from beam_lateness.transforms import metrics
+from beam_lateness.transforms.sources import status
+from beam_lateness.transforms.sources.status import GroupStatus, SplitStatus
 
 NOON = 1_767_268_800.0
 
@@ -34,6 +36,20 @@ def clock() -> Iterator[Clock]:
     metrics.start_tally()
     yield Clock()
     metrics.start_tally()
+
+
+@pytest.fixture(autouse=True)
+def nothing_published() -> Iterator[None]:
+    """No status of another test's job, before and after."""
+    status.unpublish()
+    yield
+    status.unpublish()
+
+
+def group(held_by: str | None, **states: str) -> GroupStatus:
+    """A group of splits in states."""
+    splits = tuple(SplitStatus(name, state, 1, 5, 5, 4) for name, state in states.items())
+    return GroupStatus(4, splits, held_by)
 
 
 def terminal() -> Console:
@@ -84,11 +100,69 @@ def test_each_count_has_its_figure(clock: Clock) -> None:
     assert found == ["1,000", "2,000", "3,000", "4,000"]
 
 
+def held_by(clock: Clock) -> str:
+    """What the figures say now."""
+    return Progress(terminal(), clock).figures()["held by"]
+
+
+def test_before_the_first_poll_nothing_holds_the_watermark(clock: Clock) -> None:
+    """Nor where the source runs in another process: no status comes from there."""
+    assert held_by(clock) == "-"
+
+
+@pytest.mark.parametrize(
+    ("published", "shown"),
+    [
+        (group(None), "-"),
+        (group("a", a=status.ACTIVE), "-"),
+        (group(None, a=status.IDLE), "- (1 idle)"),
+        (group("b", a=status.ACTIVE, b=status.ACTIVE), "b"),
+        (group("b", a=status.FINISHED, b=status.ACTIVE), "b"),
+        (group("b", a=status.IDLE, b=status.ACTIVE), "b (1 idle)"),
+        (group("b", a=status.PAUSED, b=status.ACTIVE), "b (1 paused)"),
+        (
+            group("c", a=status.IDLE, b=status.IDLE, c=status.ACTIVE, d=status.PAUSED),
+            "c (2 idle, 1 paused)",
+        ),
+        (group(None, a=status.IDLE, b=status.IDLE), "- (2 idle)"),
+        (group(None, a=status.ACTIVE, b=status.ACTIVE), "-"),
+    ],
+    ids=[
+        "no split",
+        "one split",
+        "one idle split",
+        "the holder of several",
+        "beside a finished one",
+        "beside an idle one",
+        "beside a paused one",
+        "beside idle and paused ones",
+        "all idle",
+        "merged",
+    ],
+)
+def test_what_holds_the_watermark_is_named_where_there_are_several(
+    clock: Clock, published: GroupStatus, shown: str
+) -> None:
+    """With how many are idle or paused; alone a split holds nobody back."""
+    status.publish(published)
+    assert held_by(clock) == shown
+
+
+def test_the_status_that_was_published_last_is_shown(clock: Clock) -> None:
+    """And none once it is forgotten."""
+    status.publish(group("a", a=status.ACTIVE, b=status.ACTIVE))
+    status.publish(group("b", a=status.ACTIVE, b=status.ACTIVE))
+    assert held_by(clock) == "b"
+    status.unpublish()
+    assert held_by(clock) == "-"
+
+
 def test_the_line_shows_every_figure(clock: Clock) -> None:
     """Under its name."""
     console = terminal()
     shown = Progress(console, clock)
     metrics.Count(metrics.INPUT).inc(4711)
+    status.publish(group("late-files", a=status.ACTIVE, b=status.IDLE))
     console.print(shown._line())
     assert isinstance(console.file, io.StringIO)
     text = console.file.getvalue()
@@ -96,6 +170,7 @@ def test_the_line_shows_every_figure(clock: Clock) -> None:
         assert name in text
         assert figure in text
     assert "4,711" in text
+    assert "held by late-files (1 idle)" in text.replace("\n", " ")
 
 
 def test_the_thread_ends_with_the_block(clock: Clock) -> None:

@@ -196,8 +196,8 @@ def _why_low(found: Explanation, holder: SplitStatus, live: bool) -> str:
     return text
 
 
-def _watermark(split: SplitStatus) -> int:
-    return -1 if split.watermark_ms is None else split.watermark_ms
+def _watermark(split: SplitStatus) -> tuple[bool, int]:
+    return split.watermark_ms is not None, split.watermark_ms or 0
 
 
 def _bound_too_long(found: Explanation) -> bool:

@@ -28,6 +28,11 @@ ON_ALL_IDLE: Final = (HOLD, ADVANCE)
 
 _EMIT_INTERVAL_MS: Final = 200  # Flink's pipeline.auto-watermark-interval
 
+_MERGED_AND_ALIGNED: Final = (
+    "merged splits (--split_watermarks=merged) have one watermark, and nothing to align "
+    "(--max_drift); leave one of the two out"
+)
+
 
 def _default_time() -> FieldTime:
     return FieldTime("event_time")
@@ -183,8 +188,7 @@ class WatermarkStrategy:
             ValueError: If the splits are aligned: one watermark has nothing to align.
         """
         if self.alignment is not None:
-            msg = "merged splits (--split_watermarks=merged) have one watermark: none to align"
-            raise ValueError(msg)
+            raise ValueError(_MERGED_AND_ALIGNED)
         return replace(self, merged=True)
 
     def with_idleness(self, timeout: Duration, on_all_idle: str = HOLD) -> WatermarkStrategy:
@@ -239,8 +243,7 @@ class WatermarkStrategy:
             msg = f"group must be a name, got {group!r}"
             raise ValueError(msg)
         if self.merged:
-            msg = "merged splits (--split_watermarks=merged) have one watermark: none to align"
-            raise ValueError(msg)
+            raise ValueError(_MERGED_AND_ALIGNED)
         alignment = WatermarkAlignment(
             group,
             duration_ms(max_drift, name="max_drift (--max_drift)", minimum_ms=1),
