@@ -56,7 +56,7 @@ class AdjustingBound:
     @property
     def evidence(self) -> int:
         """How many records a measure needs: the quantile must leave one of them out."""
-        return math.ceil(1 / (1 - self.quantile) - 1e-9)
+        return math.ceil(round(1 / (1 - self.quantile), 6))  # 0.99 is no binary fraction
 
     def clamp(self, bound_ms: int) -> int:
         """Keeps a bound within floor and ceiling."""

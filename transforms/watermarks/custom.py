@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, fields, is_dataclass
-from typing import Any, TypeAlias
+from dataclasses import fields, is_dataclass
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -19,6 +19,8 @@ from beam_lateness.transforms.watermarks.generators import (
 
 GeneratorFactory: TypeAlias = Callable[[], WatermarkGenerator]
 """What makes a custom generator: its class, or a function without arguments."""
+
+_UNDO_RECORDS: Final = 256  # the state is saved this often, to go back to where a record fails
 
 
 def name_of(factory: GeneratorFactory) -> str:
@@ -46,14 +48,14 @@ def check_factory(factory: GeneratorFactory) -> None:
         raise ValueError(msg)
     state = generator.state
     try:
-        same = restore_state(state, save_state(state)) == state
-    except (TypeError, ValueError) as error:
+        save_state(state)
+    except TypeError as error:
         msg = f"generator {name}: {error}"
         raise ValueError(msg) from error
-    if not same:
+    if state is not None and factory().state is state:
         msg = (
-            f"generator {name}: its state {state!r} is not the same after a checkpoint; use "
-            "numbers, text, lists, and dictionaries with text as keys (no tuples)"
+            f"generator {name}: its state is one object for all splits; make it in __init__ "
+            "(self.state = ...), so that each has its own"
         )
         raise ValueError(msg)
 
@@ -62,19 +64,26 @@ def save_state(state: Any) -> Any:
     """Turns a declared state into JSON values.
 
     Raises:
-        TypeError: If it is no dataclass of JSON values.
+        TypeError: If it is no dataclass, or holds what JSON does not give back as it was.
     """
     if state is None:
         return None
     if not is_dataclass(state) or isinstance(state, type):
         msg = f"its state must be a dataclass (made in __init__) or None, got {state!r}"
         raise TypeError(msg)
-    saved = asdict(state)
+    saved = {field.name: getattr(state, field.name) for field in fields(state)}
     try:
-        return json.loads(json.dumps(saved))
+        read_back = json.loads(json.dumps(saved))
     except (TypeError, ValueError) as error:
         msg = f"its state {state!r} cannot be checkpointed: {error}"
         raise TypeError(msg) from error
+    if read_back != saved:
+        msg = (
+            f"its state {state!r} is not the same after a checkpoint; use numbers, text, lists, "
+            "and dictionaries with text as keys (no tuples)"
+        )
+        raise TypeError(msg)
+    return read_back
 
 
 def restore_state(declared: Any, saved: Any) -> Any:
@@ -85,9 +94,9 @@ def restore_state(declared: Any, saved: Any) -> Any:
     Raises:
         ValueError: If what was saved has fields that the declared type lacks.
     """
-    if saved is None or declared is None:
+    if saved is None:
         return declared
-    known = {field.name for field in fields(declared)}
+    known = set() if declared is None else {field.name for field in fields(declared)}
     if unknown := sorted(saved.keys() - known):
         msg = f"the checkpoint holds {', '.join(unknown)}, which its state no longer declares"
         raise ValueError(msg)
@@ -97,7 +106,8 @@ def restore_state(declared: Any, saved: Any) -> Any:
 class PerRecordGenerator(BlockGenerator):
     """Runs a custom generator, a record at a time.
 
-    A record on which `on_event` raises is no record: it moves no watermark, and goes to `invalid`.
+    A record on which `on_event` raises is no record: it moves no watermark, leaves no trace in the
+    state, and goes to `invalid`.
 
     Args:
         factory: Makes the custom generator.
@@ -122,8 +132,7 @@ class PerRecordGenerator(BlockGenerator):
         self._emit_each = emit_each
         self._output = HighestWatermark()
         if state is not None:
-            self._output.watermark_ms, saved = state
-            self._generator.state = restore_state(self._generator.state, saved)
+            self._restore(state)
         self.failures: dict[int, str] = {}
 
     @property
@@ -159,18 +168,33 @@ class PerRecordGenerator(BlockGenerator):
         """Sees records one by one; `failures` then names those that it failed on, and why."""
         self.failures = {}
         after = np.empty(len(event_times_ms), dtype=np.int64)
-        generator, output = self._generator, self._output
-        for row, event_time_ms in enumerate(event_times_ms.tolist()):
+        times = event_times_ms.tolist()
+        safe, saved = 0, self.state  # what it was before row `safe`
+        for row in range(len(times)):
+            if row - safe == _UNDO_RECORDS:
+                safe, saved = row, self.state
             try:
-                generator.on_event(records[row], event_time_ms, output)
+                self._generator.on_event(records[row], times[row], self._output)
             except Exception as error:  # a user's class may raise anything: one record is at fault
                 reason = f"{type(error).__name__}: {error}"
                 self.failures[row] = f"{self._name}.on_event raised {reason}"
+                self._restore(saved)
+                for before in range(safe, row):
+                    self._generator.on_event(records[before], times[before], self._output)
+                    self._tick_if_each()
+                safe, saved = row + 1, self.state
             else:
-                if self._emit_each:
-                    self._tick()
-            after[row] = output.watermark_ms
+                self._tick_if_each()
+            after[row] = self._output.watermark_ms
         return after
+
+    def _restore(self, saved: Any) -> None:
+        self._output.watermark_ms, state = saved
+        self._generator.state = restore_state(self._generator.state, state)
+
+    def _tick_if_each(self) -> None:
+        if self._emit_each:
+            self._tick()
 
     def on_tick(self) -> None:
         """Calls `on_periodic_emit`, unless that follows each record.

@@ -146,7 +146,9 @@ def by_alignment(case: Case) -> Iterator[Seen]:
         allowed_ms = reader.max_allowed_ms(splits.minimum_known())
         if step["op"] == "max_allowed":
             assert allowed_ms == step["watermark_ms"] - 1
-        blocked = any(allowed_ms is not None and splits.of(name) > allowed_ms for name in generators)
+        blocked = any(
+            allowed_ms is not None and splits.of(name) > allowed_ms for name in generators
+        )
         # A reader that holds nobody reports nothing; Flink's reports the end of time.
         reported = INF if reader.reported_ms is None else reader.reported_ms
         watermark = INF if step["op"] == "eof" else shown(splits.combined_ms)

@@ -1,4 +1,4 @@
-"""The worked examples that concern one watermark (W4 to W7)."""
+"""The worked examples that concern one watermark (W4 to W7, W10; W12 is in test_adjusting)."""
 
 from __future__ import annotations
 
@@ -87,3 +87,23 @@ def test_bound_zero_against_bound_five_seconds(bound: str, watermark: str, expec
     generator = WatermarkStrategy.for_bounded_out_of_orderness(bound).create_generator()
     assert see(generator, [clock("00:31")]) == clock(watermark)
     assert verdict(generator.watermark_ms, clock("00:30"), 1_000, 0) == expected
+
+
+@pytest.mark.parametrize(
+    ("bound", "largest", "watermark", "record", "expected"),
+    [
+        ("200ms", "05:00.500", "05:00.299", "04:59.800", "too late"),
+        ("30s", "05:30.000", "04:59.999", "05:00.500", "on time"),
+        ("2s", "05:00.500", "04:58.499", "04:59.800", "on time"),
+        ("2s", "05:02.100", "05:00.099", "04:59.800", "late"),
+    ],
+    ids=["eager", "relaxed", "hybrid", "hybrid, later"],
+)
+def test_eager_against_relaxed(
+    bound: str, largest: str, watermark: str, record: str, expected: str
+) -> None:
+    """W10: eager misses the straggler, relaxed waits for it, hybrid (2 s + 30 s) corrects."""
+    generator = WatermarkStrategy.for_bounded_out_of_orderness(bound).create_generator()
+    assert see(generator, [clock(largest)]) == clock(watermark)
+    lateness_ms = 30_000 if bound == "2s" else 0
+    assert verdict(generator.watermark_ms, clock(record), 1_000, lateness_ms) == expected
