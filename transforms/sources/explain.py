@@ -91,7 +91,8 @@ def explain(
             poll = reader.poll()
             invalid.update(record.reason for record in poll.invalid)
             caught_up = poll.wait_s > 0
-            if poll.finished or (caught_up if watch is None else settings.clock() >= ends_s):
+            looked = caught_up if watch is None else settings.clock() >= ends_s
+            if poll.finished or (connector.follows and looked):
                 break
             if caught_up:
                 sleep(poll.wait_s)
@@ -165,6 +166,8 @@ def _reasons(
 
 def _why_none(holder: SplitStatus, strategy: WatermarkStrategy, live: bool) -> str:
     """Says why a split has no watermark yet."""
+    if strategy.reports_nothing:
+        return "this strategy reports no watermark: windows fire when the input ends"
     if strategy.generator is not None and holder.records:
         return f"{holder.split} holds it back: its generator has emitted no watermark yet"
     if strategy.marker_field is not None and holder.records:
@@ -172,8 +175,6 @@ def _why_none(holder: SplitStatus, strategy: WatermarkStrategy, live: bool) -> s
             f"{holder.split} holds it back: among {holder.records:,} records there was no marker "
             f"(field {strategy.marker_field!r} true)"
         )
-    if holder.records:
-        return "this strategy reports no watermark: windows fire when the input ends"
     if live and strategy.idle_timeout_ms is None:
         return (
             f"{holder.split} holds it back: it has had no record yet, and without --idle_timeout "
@@ -202,9 +203,6 @@ def _watermark(split: SplitStatus) -> tuple[bool, int]:
 
 def _bound_too_long(found: Explanation) -> bool:
     first = [s.min_event_time_ms for s in found.splits if s.min_event_time_ms is not None]
-    return (
-        found.bound_ms is not None
-        and found.watermark_ms is not None
-        and bool(first)
-        and found.watermark_ms <= min(first)
-    )
+    last = [s.max_event_time_ms for s in found.splits if s.max_event_time_ms is not None]
+    known = found.watermark_ms is not None and found.bound_ms and first
+    return bool(known) and (found.bound_ms or 0) >= max(last) - min(first)

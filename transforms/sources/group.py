@@ -280,10 +280,11 @@ class GroupReader:
 
     def _is_ahead(self, track: Track) -> bool:
         """Says whether a split is too far ahead to be read on; an idle one is asked on."""
-        if self._alignment is None or track.idle:
+        if self._alignment is None:
             return False
         allowed = self._alignment.max_allowed_ms(self._combined.minimum_known())
-        return allowed is not None and self._combined.of(track.name) > allowed
+        ahead = allowed is not None and self._combined.of(track.name) > allowed
+        return ahead and not track.idle
 
     def _probe(self, asked: Mapping[str, tuple[bool, int]]) -> None:
         """Tells the idleness timers what the poll found."""

@@ -39,6 +39,8 @@ class SplitWatermarks:
 
     def update(self, split: str, watermark_ms: int) -> None:
         """Sets an active split's watermark; a lower one than before has no effect."""
+        if split in self._idle:  # one that is back may be low: keep what the others have reached
+            self.advance(self.combined_ms)
         self._splits[split] = max(self._splits.get(split, NO_WATERMARK_MS), watermark_ms)
         self._idle.discard(split)
 
@@ -49,6 +51,7 @@ class SplitWatermarks:
 
     def remove(self, split: str) -> None:
         """Takes a finished split out of the minimum."""
+        self.advance(self.combined_ms)
         self._splits.pop(split, None)
         self._idle.discard(split)
 

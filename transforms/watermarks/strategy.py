@@ -251,6 +251,12 @@ class WatermarkStrategy:
         )
         return replace(self, alignment=alignment)
 
+    @property
+    def reports_nothing(self) -> bool:
+        """Whether it is `no_watermarks()`."""
+        makers = (self.generator, self.adjusting, self.bound_ms, self.marker_field)
+        return all(maker is None for maker in makers)
+
     def create_generator(
         self,
         state: Any = None,
