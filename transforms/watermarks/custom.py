@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from beam_lateness.transforms.times import Flags, Millis
+from beam_lateness.transforms.times import NO_WATERMARK_MS, Flags, Millis
 from beam_lateness.transforms.watermarks.generators import (
     BlockGenerator,
     HighestWatermark,
+    NotAWatermarkError,
     WatermarkGenerator,
     WatermarkOutput,
 )
@@ -40,16 +43,19 @@ def check_factory(factory: GeneratorFactory) -> None:
         raise ValueError(msg)
     try:
         generator = factory()
-    except Exception as error:  # a user's class may raise anything
-        msg = f"generator {name} cannot be made: {name}() raised {type(error).__name__}: {error}"
+    except (Exception, SystemExit) as error:  # a user's class may raise anything
+        msg = f"generator {name} cannot be made: {name}() raised {_told(error)}"
         raise ValueError(msg) from error
     if not isinstance(generator, WatermarkGenerator):
-        msg = f"generator {name} must make a WatermarkGenerator, got {type(generator).__name__}"
+        msg = (
+            f"generator {name} must make a WatermarkGenerator, got {type(generator).__name__}, "
+            "which is no subclass of it"
+        )
         raise ValueError(msg)
     state = generator.state
     try:
-        save_state(state)
-    except TypeError as error:
+        restore_state(state, save_state(state))
+    except (TypeError, ValueError) as error:
         msg = f"generator {name}: {error}"
         raise ValueError(msg) from error
     if state is not None and factory().state is state:
@@ -69,18 +75,18 @@ def save_state(state: Any) -> Any:
     if state is None:
         return None
     if not is_dataclass(state) or isinstance(state, type):
-        msg = f"its state must be a dataclass (made in __init__) or None, got {state!r}"
+        msg = f"its state must be a dataclass (made in __init__) or None, got {_shown(state)}"
         raise TypeError(msg)
     saved = {field.name: getattr(state, field.name) for field in fields(state)}
     try:
         read_back = json.loads(json.dumps(saved))
     except (TypeError, ValueError) as error:
-        msg = f"its state {state!r} cannot be checkpointed: {error}"
+        msg = f"its state {_shown(state)} cannot be checkpointed: {error}"
         raise TypeError(msg) from error
     if read_back != saved:
         msg = (
-            f"its state {state!r} is not the same after a checkpoint; use numbers, text, lists, "
-            "and dictionaries with text as keys (no tuples)"
+            f"its state {_shown(state)} is not the same after a checkpoint; use finite numbers, "
+            "text, lists, and dictionaries with text as keys (no tuples)"
         )
         raise TypeError(msg)
     return read_back
@@ -100,7 +106,24 @@ def restore_state(declared: Any, saved: Any) -> Any:
     if unknown := sorted(saved.keys() - known):
         msg = f"the checkpoint holds {', '.join(unknown)}, which its state no longer declares"
         raise ValueError(msg)
-    return type(declared)(**{**{name: getattr(declared, name) for name in known}, **saved})
+    restored = copy.copy(declared)
+    for name, value in saved.items():
+        object.__setattr__(restored, name, value)  # frozen ones, too
+    return restored
+
+
+def _shown(state: Any) -> str:
+    """Shows a state in an error, however large it is."""
+    return textwrap.shorten(repr(state), 200)
+
+
+def _told(error: BaseException) -> str:
+    """Tells an error in one line, whatever its text does."""
+    try:
+        text = " ".join(str(error).split())
+    except Exception:  # a user's class again
+        text = "(its text cannot be made)"
+    return f"{type(error).__name__}: {text}"
 
 
 class PerRecordGenerator(BlockGenerator):
@@ -128,21 +151,40 @@ class PerRecordGenerator(BlockGenerator):
     ) -> None:
         self._name = name_of(factory)
         self._generator = factory()
-        self._generator.clock = clock
         self._emit_each = emit_each
+        self._newest_ms = NO_WATERMARK_MS  # in a replay, the clock
+        self._generator.clock = self._replay_clock if emit_each else clock
         self._output = HighestWatermark()
+        self._declared = type(self._generator.state)
+        self._attributes = _attributes_of(self._generator)
         if state is not None:
             self._restore(state)
         self.failures: dict[int, str] = {}
 
+    def _replay_clock(self) -> float:
+        """The largest event time so far: the clock of a live source would depend on the machine."""
+        return self._newest_ms / 1000
+
     @property
     def state(self) -> Any:
-        """The watermark, and the generator's own state."""
+        """The watermark, the largest event time (of a replay), and the generator's own state.
+
+        Raises:
+            TypeError: If that is no longer what it declared, or no checkpoint can hold it.
+        """
+        own = self._generator.state
         try:
-            return [self._output.watermark_ms, save_state(self._generator.state)]
+            if type(own) is not self._declared:
+                msg = f"its state was a {self._declared.__name__}, and is now {_shown(own)}"
+                raise TypeError(msg)
+            return [self._output.watermark_ms, self._newest_ms, save_state(own)]
         except TypeError as error:
             msg = f"generator {self._name}: {error}"
             raise TypeError(msg) from error
+
+    def _restore(self, saved: Any) -> None:
+        self._output.watermark_ms, self._newest_ms, own = saved
+        self._generator.state = restore_state(self._generator.state, own)
 
     @property
     def watermark_ms(self) -> int:
@@ -153,11 +195,21 @@ class PerRecordGenerator(BlockGenerator):
         self, record: Mapping[str, Any], event_time_ms: int, output: WatermarkOutput
     ) -> None:
         """Hands a record on."""
+        if self._emit_each:
+            self._newest_ms = max(self._newest_ms, event_time_ms)
         self._generator.on_event(record, event_time_ms, output)
 
     def on_periodic_emit(self, output: WatermarkOutput) -> None:
-        """Hands a tick on."""
-        self._generator.on_periodic_emit(output)
+        """Hands a tick on.
+
+        Raises:
+            RuntimeError: If it raises: no record is at fault, so the job fails.
+        """
+        try:
+            self._generator.on_periodic_emit(output)
+        except (Exception, SystemExit) as error:  # a user's class may raise anything
+            msg = f"generator {self._name}.on_periodic_emit raised {_told(error)}"
+            raise RuntimeError(msg) from error
 
     def on_events(
         self,
@@ -165,7 +217,11 @@ class PerRecordGenerator(BlockGenerator):
         markers: Flags,
         records: Sequence[Mapping[str, Any]] = (),
     ) -> Millis:
-        """Sees records one by one; `failures` then names those that it failed on, and why."""
+        """Sees records one by one; `failures` then names those that it failed on, and why.
+
+        Raises:
+            TypeError: If it emits what is no watermark, or keeps state that it has not declared.
+        """
         self.failures = {}
         after = np.empty(len(event_times_ms), dtype=np.int64)
         times = event_times_ms.tolist()
@@ -174,40 +230,58 @@ class PerRecordGenerator(BlockGenerator):
             if row - safe == _UNDO_RECORDS:
                 safe, saved = row, self.state
             try:
-                self._generator.on_event(records[row], times[row], self._output)
-            except Exception as error:  # a user's class may raise anything: one record is at fault
-                reason = f"{type(error).__name__}: {error}"
-                self.failures[row] = f"{self._name}.on_event raised {reason}"
+                self.on_event(records[row], times[row], self._output)
+            except NotAWatermarkError as error:
+                msg = f"generator {self._name}: {error}"
+                raise TypeError(msg) from error
+            except (Exception, SystemExit) as error:  # one record is at fault
+                self.failures[row] = f"{self._name}.on_event raised {_told(error)}"
                 self._restore(saved)
                 for before in range(safe, row):
-                    self._generator.on_event(records[before], times[before], self._output)
+                    self.on_event(records[before], times[before], self._output)
                     self._tick_if_each()
                 safe, saved = row + 1, self.state
             else:
                 self._tick_if_each()
             after[row] = self._output.watermark_ms
+        self._refuse_undeclared_state()
         return after
 
-    def _restore(self, saved: Any) -> None:
-        self._output.watermark_ms, state = saved
-        self._generator.state = restore_state(self._generator.state, state)
+    def on_tick(self) -> None:
+        """Calls `on_periodic_emit`, unless that follows each record."""
+        if not self._emit_each:
+            self.on_periodic_emit(self._output)
+            self._refuse_undeclared_state()
 
     def _tick_if_each(self) -> None:
         if self._emit_each:
-            self._tick()
+            self.on_periodic_emit(self._output)
 
-    def on_tick(self) -> None:
-        """Calls `on_periodic_emit`, unless that follows each record.
+    def _refuse_undeclared_state(self) -> None:
+        """Refuses what a checkpoint would lose: it would change verdicts from block to block."""
+        now = _attributes_of(self._generator)
+        if now == self._attributes:
+            return
+        changed = sorted(
+            name
+            for name in now.keys() | self._attributes.keys()
+            if now.get(name, _ABSENT) != self._attributes.get(name, _ABSENT)
+        )
+        msg = (
+            f"generator {self._name} changed its attribute {', '.join(changed)}; what it must "
+            "remember belongs into its state, a dataclass: checkpoints keep nothing else"
+        )
+        raise TypeError(msg)
 
-        Raises:
-            RuntimeError: If it raises: no record is at fault, so the job fails.
-        """
-        if not self._emit_each:
-            self._tick()
 
-    def _tick(self) -> None:
-        try:
-            self._generator.on_periodic_emit(self._output)
-        except Exception as error:  # a user's class may raise anything
-            msg = f"generator {self._name}.on_periodic_emit raised {type(error).__name__}: {error}"
-            raise RuntimeError(msg) from error
+_ABSENT: Final = object()
+
+
+def _attributes_of(generator: WatermarkGenerator) -> dict[str, Any]:
+    """What a generator holds beside its state: plain values, and other objects by identity."""
+    plain = (int, float, str, bool, bytes, type(None), list, dict, set, tuple)
+    return {
+        name: copy.copy(value) if isinstance(value, plain) else id(value)
+        for name, value in getattr(generator, "__dict__", {}).items()
+        if name not in ("state", "clock")
+    }

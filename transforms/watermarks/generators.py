@@ -24,6 +24,10 @@ class WatermarkOutput(Protocol):
         """Takes an inclusive watermark in ms; one below an earlier one has no effect."""
 
 
+class NotAWatermarkError(TypeError):
+    """What was emitted is no watermark: no record is at fault, but the generator."""
+
+
 class HighestWatermark:
     """A `WatermarkOutput` that keeps the highest watermark emitted: it never goes back.
 
@@ -37,11 +41,11 @@ class HighestWatermark:
         """Takes an inclusive watermark in ms.
 
         Raises:
-            TypeError: If it is no integer.
+            NotAWatermarkError: If it is no integer.
         """
         if isinstance(watermark_ms, bool) or not isinstance(watermark_ms, (int, np.integer)):
             msg = f"emit_watermark takes whole ms since the epoch, got {watermark_ms!r}"
-            raise TypeError(msg)
+            raise NotAWatermarkError(msg)
         self.watermark_ms = max(self.watermark_ms, min(int(watermark_ms), MAX_EVENT_TIME_MS))
 
 
@@ -51,12 +55,14 @@ class WatermarkGenerator(ABC):
     Write one for a watermark of your own, and give its class, or any function without arguments
     that makes one, to `WatermarkStrategy.for_generator`. What it must remember belongs into
     `state`: a dataclass of numbers, text, and lists or dictionaries of them, made in `__init__`.
-    Checkpoints hold that and nothing else. The callbacks must depend on what they are given, the
-    state and `clock` only.
+    Checkpoints hold that and nothing else, and the object itself is made anew from block to block:
+    a generator that changes another attribute is refused. The callbacks must depend on what they
+    are given, the state and `clock` only.
 
     Args:
         state: What a checkpoint holds; None for a generator that remembers nothing.
-        clock: Gives the time in seconds since the epoch; the source sets it.
+        clock: Gives the time in seconds since the epoch; the source sets it. In a replay it stands
+            at the largest event time of the split so far.
 
     Example:
         >>> from dataclasses import dataclass

@@ -215,7 +215,7 @@ class WatermarkStrategy:
         if on_all_idle == ADVANCE and self.bound_ms is None and self.adjusting is None:
             msg = (
                 "on_all_idle=advance (--on_all_idle) follows the clock a bound behind, and this "
-                "strategy has no bound; use hold, or emit by the clock in a generator of your own"
+                "strategy has no bound; use hold"
             )
             raise ValueError(msg)
         return replace(self, idle_timeout_ms=timeout_ms, on_all_idle=on_all_idle)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -211,14 +212,96 @@ def test_a_watermark_may_be_a_number_of_numpys() -> None:
 
 
 @pytest.mark.parametrize("emitted", [True, 1.0, 1.5, float("nan"), "5", None, np.float64(5)])
-def test_a_watermark_that_is_not_whole_milliseconds_is_refused(emitted: object) -> None:
-    """The record that it came with is at fault; nothing moves."""
+def test_a_watermark_that_is_not_whole_milliseconds_fails_the_job(emitted: object) -> None:
+    """The generator is at fault, not the record: all would go to `invalid`, quietly."""
     generator = running(Emits)
-    assert see(generator, [0, 0], [{"emit": 3}, {"emit": emitted}]) == [3, 3]
-    assert generator.failures == {
-        1: "Emits.on_event raised TypeError: emit_watermark takes whole ms since the epoch, "
-        f"got {emitted!r}"
-    }
+    told = rf"^generator Emits: emit_watermark takes whole ms .*, got {re.escape(repr(emitted))}$"
+    with pytest.raises(TypeError, match=told):
+        see(generator, [0, 0], [{"emit": 3}, {"emit": emitted}])
+
+
+class Hides(WatermarkGenerator):
+    """Remembers outside its state."""
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+        self.count = 0
+
+    def on_event(
+        self, record: Mapping[str, Any], event_time_ms: int, output: WatermarkOutput
+    ) -> None:
+        """Changes what it is told to."""
+        if "grow" in record:
+            self.seen.append(1)
+        if "count" in record:
+            self.count += 1
+        if "new" in record:
+            self.latest = event_time_ms
+
+    def on_periodic_emit(self, output: WatermarkOutput) -> None:
+        """Changes what it may not."""
+        self.count += 1
+
+
+@pytest.mark.parametrize(
+    ("what", "name"), [("grow", "seen"), ("count", "count"), ("new", "latest")]
+)
+def test_what_is_remembered_outside_the_state_is_refused(what: str, name: str) -> None:
+    """A checkpoint would lose it, and so would the next block: verdicts would depend on the cut."""
+    generator = running(Hides, emit_each=False)
+    see(generator, [1, 2], [{}, {}])
+    told = rf"^generator Hides changed its attribute {name}; .*belongs into its state"
+    with pytest.raises(TypeError, match=told):
+        see(generator, [3], [{what: True}])
+
+
+def test_what_a_tick_remembers_outside_the_state_is_refused() -> None:
+    """As what a record leaves."""
+    with pytest.raises(TypeError, match="changed its attribute count"):
+        running(Hides, emit_each=False).on_tick()
+
+
+class Raises(WatermarkGenerator):
+    """Raises what it is told to."""
+
+    def on_event(
+        self, record: Mapping[str, Any], event_time_ms: int, output: WatermarkOutput
+    ) -> None:
+        """Raises."""
+        raise record["error"]
+
+    def on_periodic_emit(self, output: WatermarkOutput) -> None:
+        """Ends the program, or tries to."""
+        raise SystemExit(0)
+
+
+class Untold(Exception):  # noqa: N818
+    """An error that cannot be told."""
+
+    def __str__(self) -> str:
+        """Raises."""
+        raise RuntimeError
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (SystemExit(0), "SystemExit: 0"),
+        (Untold(), "Untold: (its text cannot be made)"),
+        (ValueError("two\nlines"), "ValueError: two lines"),
+    ],
+)
+def test_whatever_on_event_raises_the_stream_goes_on(error: BaseException, told: str) -> None:
+    """Even what would end the program with code 0 and no word."""
+    generator = running(Raises, emit_each=False)
+    see(generator, [1], [{"error": error}])
+    assert generator.failures == {0: f"Raises.on_event raised {told}"}
+
+
+def test_a_tick_that_ends_the_program_fails_the_job() -> None:
+    """By name."""
+    with pytest.raises(RuntimeError, match=r"Raises\.on_periodic_emit raised SystemExit: 0"):
+        running(Raises, emit_each=False).on_tick()
 
 
 def test_a_record_on_which_on_event_raises_moves_nothing_and_is_named() -> None:

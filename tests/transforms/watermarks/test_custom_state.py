@@ -195,7 +195,7 @@ def test_what_was_saved_does_not_change_any_more() -> None:
 def test_a_generator_without_a_state_has_nothing_but_its_watermark() -> None:
     """That is restored, so it does not go back."""
     first = WatermarkStrategy.for_generator(Punctuated).create_generator()
-    assert first.state == [NO_WATERMARK_MS, None]
+    assert first.state == [NO_WATERMARK_MS, NO_WATERMARK_MS, None]
     see(first, [7])
     second = WatermarkStrategy.for_generator(Punctuated).create_generator(first.state)
     assert second.watermark_ms == 7
