@@ -83,7 +83,9 @@ def show(found: Explanation, console: Console) -> None:
     table.add_column("split", overflow="fold", min_width=10)
     for column in ("state", "records", "largest event time", "watermark", "behind"):
         right = column in ("records", "behind")
-        table.add_column(column, justify="right" if right else "left", no_wrap=True)
+        # Without a common day, times are long: they may break where the date ends.
+        whole = bool(day) or column not in ("largest event time", "watermark")
+        table.add_column(column, justify="right" if right else "left", no_wrap=whole)
     highest = max((s.watermark_ms for s in found.splits if s.watermark_ms is not None), default=0)
     for split in found.splits:
         behind = None if split.watermark_ms is None else highest - split.watermark_ms

@@ -50,7 +50,7 @@ class StreamOptions(PipelineOptions):
             "--block_bytes",
             default=str(BLOCK_BYTES),
             help="about how much is read between two "
-            "watermarks; changes speed and memory, never a verdict",
+            "watermarks; changes speed and memory, and no verdict of a replay",
         )
 
         add_watermark_flags(parser.add_argument_group("watermark"))

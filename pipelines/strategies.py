@@ -85,7 +85,8 @@ def read_strategy(options: Any) -> WatermarkStrategy:
     if ":" in kind:
         kind = CUSTOM
     elif kind not in WATERMARKS:
-        msg = f"--watermark must be one of {', '.join(WATERMARKS)} or {CUSTOM}, got {kind!r}"
+        known = ", ".join(WATERMARKS)
+        msg = f"--watermark must be one of {known} or {CUSTOM} (with a colon), got {kind!r}"
         raise ValueError(msg)
     _check_flags_of(kind, options)
     strategy = _base(kind, options).with_timestamp_assigner(

@@ -200,6 +200,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"{_PROGRAM}: interrupted before the job ran", file=sys.stderr)
         return INTERRUPTED
+    except SystemExit as error:  # by a function of the user's: its code is not the job's
+        print(f"{_PROGRAM}: the job failed: something in it called exit({error})", file=sys.stderr)
+        return FAILED
     except Exception as error:  # a runner raises what it likes
         _LOG.info("%s", error)
         print(f"{_PROGRAM}: the job failed: {_cause(str(error))}", file=sys.stderr)

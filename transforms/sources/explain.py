@@ -23,7 +23,7 @@ class Explanation:
 
     Args:
         watermark_ms: The watermark, exclusive, in ms; None before the first. Of a finite input: the
-            one a job would have that followed it, at its end.
+            last one before its end, at which all windows fire.
         splits: The splits, in the order of their names.
         held_by: The split that holds the watermark back; None where none does.
         behind_ms: How far that one's watermark is behind the highest of any split, in ms; None
@@ -80,7 +80,9 @@ def explain(
     """
     settings = replace(settings or ReadSettings(), replay_speed=None)
     watch_ms = None if watch is None else duration_ms(watch, name="watch (--watch)")
-    bound, sample = bind(connector.line_format, strategy, connector.head())
+    bound, sample = bind(
+        connector.line_format, strategy, connector.head(), follows=connector.follows
+    )
     reader = GroupReader(
         connector, bound, sample, settings, connector.initial_positions(), GroupState()
     )
@@ -108,7 +110,7 @@ def _explained(
     known = [each.watermark_ms for each in found.splits if each.watermark_ms is not None]
     watermark_ms, behind_ms = found.watermark_ms, None
     if holder is not None:
-        if not live:  # as if more could come
+        if not live:  # the end of the input has lifted it since
             watermark_ms = holder.watermark_ms
         if holder.watermark_ms is not None:
             behind_ms = max(known) - holder.watermark_ms
@@ -131,8 +133,10 @@ def _reasons(
     records = sum(each.records for each in found.splits)
     if not found.splits:
         reasons.append("there is nothing to read yet")
+    elif holder is None and not live and not records:
+        reasons.append("no record has been read")
     elif holder is not None and holder.watermark_ms is None:
-        reasons.append(_why_none(holder, strategy, live))
+        reasons.append(_why_none(holder, strategy, live, len(found.splits) == 1))
     elif holder is not None:
         reasons.append(_why_low(found, holder, live))
         if strategy.idle_timeout_ms is None and live and found.behind_ms:
@@ -149,6 +153,12 @@ def _reasons(
             else "it follows the clock"
         )
         reasons.append(f"all splits are idle, so none holds the watermark: {rest}")
+    empty = [each.split for each in found.splits if each.min_event_time_ms is None]
+    if empty and records and not live and not strategy.reports_nothing:
+        reasons.append(
+            f"no record: {', '.join(empty)}; that holds nothing here, but a job that follows them "
+            "waits for their first one (--idle_timeout)"
+        )
     paused = [each.split for each in found.splits if each.state == status.PAUSED]
     if paused:
         reasons.append(f"paused, since they are too far ahead: {', '.join(paused)}")
@@ -164,7 +174,7 @@ def _reasons(
     return reasons
 
 
-def _why_none(holder: SplitStatus, strategy: WatermarkStrategy, live: bool) -> str:
+def _why_none(holder: SplitStatus, strategy: WatermarkStrategy, live: bool, alone: bool) -> str:
     """Says why a split has no watermark yet."""
     if strategy.reports_nothing:
         return "this strategy reports no watermark: windows fire when the input ends"
@@ -175,17 +185,22 @@ def _why_none(holder: SplitStatus, strategy: WatermarkStrategy, live: bool) -> s
             f"{holder.split} holds it back: among {holder.records:,} records there was no marker "
             f"(field {strategy.marker_field!r} true)"
         )
+    others = "everything waits" if alone else "the others wait"
     if live and strategy.idle_timeout_ms is None:
         return (
             f"{holder.split} holds it back: it has had no record yet, and without --idle_timeout "
-            "(with_idleness) the others wait for its first one for ever"
+            f"(with_idleness) {others} for its first one for ever"
         )
-    return f"{holder.split} holds it back: it has had no record"
+    timeout = format_duration(strategy.idle_timeout_ms or 0)
+    return (
+        f"{holder.split} holds it back: it has had no record yet; {others} until it has been "
+        f"silent for more than {timeout} (look on for longer: --watch)"
+    )
 
 
 def _why_low(found: Explanation, holder: SplitStatus, live: bool) -> str:
     """Says how the lowest split holds the watermark."""
-    if len(found.splits) == 1:
+    if sum(each.watermark_ms is not None for each in found.splits) == 1:
         return f"{holder.split} alone moves the watermark"
     held = f"{holder.split} holds it back"
     if not found.behind_ms:

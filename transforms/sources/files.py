@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import bz2
 import functools
-import gzip
 import logging
 import os
 import weakref
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO, Final, NamedTuple
+from typing import Any, BinaryIO, Final, NamedTuple, TypeAlias
 
-from apache_beam.io.filesystem import BeamIOError, CompressionTypes
+from apache_beam.io.filesystem import BeamIOError
 from apache_beam.io.filesystems import FileSystems
 
+from beam_lateness.transforms.sources.compressed import is_compressed, open_file
 from beam_lateness.transforms.sources.connector import Block, SplitPosition
 from beam_lateness.transforms.sources.formats import LineFormat
 
@@ -58,7 +58,7 @@ class Files:
         if not self.follow:
             return
         for pattern in self.patterns:
-            if "://" in pattern or _compressed(pattern):
+            if "://" in pattern or is_compressed(pattern):
                 msg = f"follow (--follow) needs plain local files or folders, got {pattern!r}"
                 raise ValueError(msg)
         folders = frozenset(pattern for pattern in self.patterns if os.path.isdir(pattern))
@@ -86,13 +86,14 @@ class Files:
             sizes.update(found)
         sizes = _distinct(sizes)
         if self.follow:
+            readers = self._readers_by_identity()
             return {
                 name: SplitPosition()
                 for name in sorted(sizes)
-                if not _left_out(name) and not self.holds(name)
+                if not _left_out(name) and not _held(name, readers)
             }
         return {
-            name: SplitPosition(end=None if _compressed(name) else sizes[name])
+            name: SplitPosition(end=None if is_compressed(name) else sizes[name])
             for name in sorted(sizes)
         }
 
@@ -109,11 +110,16 @@ class Files:
 
         So a log file that was rotated within a followed folder is not read again.
         """
-        return any(
-            reader.holds(path)
-            for reader in list(_open_readers)
-            if reader.files is self and reader.split != path
-        )
+        return _held(path, self._readers_by_identity())
+
+    def _readers_by_identity(self) -> _Readers:
+        """The open readers by each file that they read, or have read."""
+        readers: _Readers = {}
+        for reader in list(_open_readers):
+            if reader.files is self:
+                for identity in reader.identities():
+                    readers.setdefault(identity, []).append(reader)
+        return readers
 
     def head(self) -> Iterator[tuple[bytes, bytes]]:
         """Gives the lines of all files from the start, each with its file's header line.
@@ -158,7 +164,7 @@ class FileSplitReader:
         """Opens the file and steps over what stands before the records."""
         self._rest: list[bytes] = []  # the start of a line whose end has not come yet
         try:
-            self._file = _open_file(self.split)
+            self._file = open_file(self.split)
             start = len(_BOM) if self._file.read(len(_BOM)) == _BOM else 0
             self._file.seek(start)
             if self.files.line_format.has_header:
@@ -261,6 +267,13 @@ class FileSplitReader:
         head = os.pread(descriptor, _HEAD_BYTES, 0)
         self._retired.append(_Retired(_identity(os.fstat(descriptor)), head, self._offset))
 
+    def identities(self) -> list[_Identity]:
+        """The files that this reader reads, or has read."""
+        found = [retired.identity for retired in self._retired]
+        with suppress(OSError, ValueError):  # closed meanwhile
+            found.append(_identity(os.fstat(self._file.fileno())))
+        return found
+
     def holds(self, path: str) -> bool:
         """Says whether the file now named `path` is one that this reader reads, or has read."""
         try:
@@ -285,7 +298,7 @@ class _Retired(NamedTuple):
     A file system gives an inode number again: the first bytes tell a new file from the old one.
     """
 
-    identity: tuple[int, int]
+    identity: _Identity
     head: bytes
     offset: int
 
@@ -297,55 +310,27 @@ class _Retired(NamedTuple):
 _open_readers: weakref.WeakSet[FileSplitReader] = weakref.WeakSet()
 
 
-def _identity(status: os.stat_result) -> tuple[int, int]:
+_Identity: TypeAlias = tuple[int, int]
+_Readers: TypeAlias = dict[_Identity, list[FileSplitReader]]
+
+
+def _identity(status: os.stat_result) -> _Identity:
     return status.st_dev, status.st_ino
 
 
-def _open_file(path: str) -> Any:
-    """Opens a file, decompressing by its ending.
-
-    gzip and bzip2 by Python's own modules: Beam's take a file that was cut off for a whole one.
-    """
-    kind = CompressionTypes.detect_compression_type(path)
-    if kind not in (CompressionTypes.GZIP, CompressionTypes.BZIP2):
-        return FileSystems.open(path)
-    raw = FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED)
-    return _Gzip(raw) if kind == CompressionTypes.GZIP else _Bzip2(raw)
-
-
-class _Gzip(gzip.GzipFile):
-    """A gzip file that closes what it reads from."""
-
-    def __init__(self, raw: Any) -> None:
-        super().__init__(fileobj=raw)
-        self._raw = raw
-
-    def close(self) -> None:
-        super().close()
-        self._raw.close()
-
-
-class _Bzip2(bz2.BZ2File):
-    """A bzip2 file that closes what it reads from."""
-
-    def __init__(self, raw: Any) -> None:
-        super().__init__(raw)
-        self._raw = raw
-
-    def close(self) -> None:
-        super().close()
-        self._raw.close()
-
-
-def _compressed(path: str) -> bool:
-    kind = CompressionTypes.detect_compression_type(path)
-    return bool(kind != CompressionTypes.UNCOMPRESSED)
+def _held(path: str, readers: _Readers) -> bool:
+    """Says whether one of the readers, of a split of another name, holds the file at `path`."""
+    try:
+        candidates = readers.get(_identity(os.stat(path)), [])
+    except OSError:  # gone meanwhile
+        return False
+    return any(reader.split != path and reader.holds(path) for reader in candidates)
 
 
 @functools.cache  # so that it warns once a file
 def _left_out(path: str) -> bool:
     """Says whether a followed file cannot be read as it grows."""
-    if _compressed(path):
+    if is_compressed(path):
         _LOG.warning("%s is compressed, and left out: --follow reads plain files only", path)
         return True
     return False

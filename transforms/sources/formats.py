@@ -118,7 +118,11 @@ class Csv(LineFormat):
 
 
 def bind(
-    line_format: LineFormat, strategy: WatermarkStrategy, lines: Iterable[tuple[bytes, bytes]]
+    line_format: LineFormat,
+    strategy: WatermarkStrategy,
+    lines: Iterable[tuple[bytes, bytes]],
+    *,
+    follows: bool = False,
 ) -> tuple[WatermarkStrategy, list[Line]]:
     """Settles what the head of the input decides, once, before anything runs.
 
@@ -126,6 +130,7 @@ def bind(
         line_format: The format.
         strategy: The strategy, whose time unit may be `auto`.
         lines: The input's lines from its start, as (header line, line).
+        follows: Whether more lines may come while they are read.
 
     Returns:
         The strategy with its unit settled, and the sample.
@@ -135,6 +140,8 @@ def bind(
     """
     fields = line_format.fields(strategy)
     sample = line_format.sample(fields, lines)
+    if follows and not sample:
+        _refuse_unknown_unit(strategy)
     seen = {name for line in sample for name in line}
     for name in sorted(fields.names - {fields.marker}):
         if sample and name not in seen:
@@ -162,3 +169,13 @@ def _header(header: bytes) -> tuple[str, ...]:
         msg = f"the CSV header repeats a name: {', '.join(names)}"
         raise ValueError(msg)
     return tuple(names)
+
+
+def _refuse_unknown_unit(strategy: WatermarkStrategy) -> None:
+    """Refuses to follow an input that shows no record yet, if its time unit is to be detected."""
+    if isinstance(strategy.timestamps, FieldTime) and strategy.timestamps.unit == "auto":
+        msg = (
+            "the time unit cannot be detected: there is no record to follow yet; declare it with "
+            "--time_unit s|ms|us|ns|iso (FieldTime(unit=...))"
+        )
+        raise ValueError(msg)

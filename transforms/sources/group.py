@@ -15,7 +15,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 
@@ -243,7 +243,7 @@ class GroupReader:
         for name, position in self._connector.initial_positions().items():
             if name not in self._splits:
                 self._add(name, position, {})
-        asked: dict[str, tuple[bool, int]] = {}  # by track: what was found there, and when
+        asked: dict[str, list[_Found]] = {}  # by track
         of = self._combined.of
         for split in sorted(self._splits.values(), key=lambda s: (of(s.track.name), s.name)):
             track = split.track
@@ -254,16 +254,18 @@ class GroupReader:
                 continue
             now_ms = self._now_ms()  # before a read that may block
             found = self._read(split, self._settings.block_bytes)
-            if found:
+            records = len(split.columns) > 0
+            if records:
                 self._take(split, poll)
-            others_found, _ = asked.get(track.name, (False, now_ms))
-            asked[track.name] = found or others_found, now_ms
+            elif found:  # lines that are no records move no watermark, and wake nobody
+                split.release(0, poll, split.stamps)
+            asked.setdefault(track.name, []).append(_Found(records, found, now_ms))
         self._probe(asked)
         self._tick()
         if self._strategy.on_all_idle == ADVANCE and self._combined.all_idle:
             bounds = [track.generator.bound_ms or 0 for track in self._tracks.values()]
             self._combined.advance(self._now_ms() - max(bounds) - 1)
-        if not any(found for found, _ in asked.values()):
+        if not any(each.anything for found in asked.values() for each in found):
             poll.wait_s = min(_IDLE_WAIT_S, self._strategy.emit_interval_ms / 1000)
 
     def _take(self, split: Split, poll: Poll) -> None:
@@ -286,11 +288,18 @@ class GroupReader:
         ahead = allowed is not None and self._combined.of(track.name) > allowed
         return ahead and not track.idle
 
-    def _probe(self, asked: Mapping[str, tuple[bool, int]]) -> None:
-        """Tells the idleness timers what the poll found."""
-        for name, (found, asked_ms) in asked.items():
-            track = self._tracks[name]
-            if track.timer is not None and track.timer.probe(found, asked_ms):
+    def _probe(self, asked: Mapping[str, list[_Found]]) -> None:
+        """Tells the idleness timers what the poll found.
+
+        Where it found nothing but lines that are no records it tells neither way: there may be
+        more to come, and it is no sign of life.
+        """
+        for name, found in asked.items():
+            timer = self._tracks[name].timer
+            active = any(each.records for each in found)
+            if timer is None or (not active and any(each.anything for each in found)):
+                continue
+            if timer.probe(active, found[-1].asked_ms):
                 self._combined.mark_idle(name)
 
     def _tick(self) -> None:
@@ -303,6 +312,14 @@ class GroupReader:
             if not track.idle:
                 track.generator.on_tick()
                 self._combined.update(name, track.generator.watermark_ms)
+
+
+class _Found(NamedTuple):
+    """What a live poll found in a split, and when it asked."""
+
+    records: bool
+    anything: bool
+    asked_ms: int
 
 
 def _status_of(split: Split) -> SplitStatus:

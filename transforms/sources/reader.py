@@ -18,6 +18,7 @@ from apache_beam.coders import Coder, VarIntCoder
 from apache_beam.io.iobase import RestrictionProgress, RestrictionTracker
 from apache_beam.pipeline import AppliedPTransform, PipelineVisitor
 from apache_beam.pvalue import PBegin, PCollection
+from apache_beam.runners.direct.direct_runner import BundleBasedDirectRunner
 from apache_beam.testing.test_stream import TestStream
 from apache_beam.transforms.core import RestrictionProvider, WatermarkEstimatorProvider
 from apache_beam.transforms.window import TimestampedValue
@@ -40,7 +41,6 @@ from beam_lateness.transforms.watermarks.estimator import (
     exclusive,
 )
 from beam_lateness.transforms.watermarks.strategy import WatermarkStrategy
-from beam_lateness.transforms.watermarks.timestamps import FieldTime
 
 
 @dataclass(frozen=True)
@@ -100,9 +100,10 @@ class ReadEvents(beam.PTransform[PBegin, ReadEventsResult]):
     def expand(self, pbegin: PBegin) -> ReadEventsResult:
         """Binds the input's head, then reads it by the means of the engine."""
         self.connector.initial_positions()
-        strategy, sample = bind(self.connector.line_format, self.strategy, self.connector.head())
-        if self.connector.follows and not sample:
-            _refuse_unknown_unit(self.strategy)
+        follows = self.connector.follows
+        strategy, sample = bind(
+            self.connector.line_format, self.strategy, self.connector.head(), follows=follows
+        )
         open_group = _OpenGroup(self.connector, strategy, sample, self.settings)
         if self.embedded:
             _refuse_second_stream(pbegin)
@@ -114,6 +115,7 @@ class ReadEvents(beam.PTransform[PBegin, ReadEventsResult]):
                 INVALID_TAG, main="events"
             )
         else:
+            _refuse_direct_runner(pbegin)
             group = pbegin | "Group" >> beam.Impulse()
             outputs = group | "ReadGroup" >> beam.ParDo(
                 _ReadGroup(open_group, self.connector)
@@ -122,6 +124,16 @@ class ReadEvents(beam.PTransform[PBegin, ReadEventsResult]):
         events.element_type = EventBatch
         invalid.element_type = InvalidRecord
         return ReadEventsResult(events, invalid)
+
+
+def _refuse_direct_runner(pbegin: PBegin) -> None:
+    """Refuses the Python DirectRunner, which cannot run a splittable DoFn without end."""
+    if isinstance(pbegin.pipeline.runner, BundleBasedDirectRunner):
+        msg = (
+            "Beam's BundleBasedDirectRunner cannot run ReadEvents as it is; give it embedded=True "
+            "(a finite input, held in memory), or run on Prism (--runner=PrismRunner)"
+        )
+        raise ValueError(msg)
 
 
 def _refuse_second_stream(pbegin: PBegin) -> None:
@@ -139,16 +151,6 @@ def _refuse_second_stream(pbegin: PBegin) -> None:
         msg = (
             "embedded=True may stand once in a pipeline, and beside no TestStream; read several "
             "inputs by one ReadEvents, or on Prism"
-        )
-        raise ValueError(msg)
-
-
-def _refuse_unknown_unit(strategy: WatermarkStrategy) -> None:
-    """Refuses to follow an input that shows no record yet, if its time unit is to be detected."""
-    if isinstance(strategy.timestamps, FieldTime) and strategy.timestamps.unit == "auto":
-        msg = (
-            "the time unit cannot be detected: there is no record to follow yet; declare it with "
-            "--time_unit s|ms|us|ns|iso (FieldTime(unit=...))"
         )
         raise ValueError(msg)
 

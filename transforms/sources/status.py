@@ -62,13 +62,15 @@ def holder_of(splits: tuple[SplitStatus, ...], finished: bool) -> str | None:
 
     Args:
         splits: The splits.
-        finished: Whether all are finished; then it is the one that was lowest.
+        finished: Whether all are finished: then it is the one that was lowest, and a split that had
+            no record held nothing.
     """
-    held = [s for s in splits if finished or s.state in (ACTIVE, PAUSED)]
-    if not held:
-        return None
-    lowest = min(held, key=_height)
-    return lowest.split
+    held = [s for s in splits if s.state in (ACTIVE, PAUSED) or (finished and _has_spoken(s))]
+    return min(held, key=_height).split if held else None
+
+
+def _has_spoken(split: SplitStatus) -> bool:
+    return split.records > 0 or split.watermark_ms is not None
 
 
 def _height(split: SplitStatus) -> tuple[bool, int]:

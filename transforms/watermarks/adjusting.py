@@ -5,11 +5,12 @@ How it decides, all of it by the records alone, so that verdicts are the same in
 - The lateness of a record is how far it is behind the largest event time before it.
 - A sliding period of event time is cut into eighths. Each has a sketch (DataSketches' t-digest,
   which draws no random numbers), and is measured by the target quantile of its lateness. An eighth
-  with too few records for that quantile to mean anything goes on for another eighth.
+  with too few records for that quantile to mean anything (fewer than leave one out: 100 for P99)
+  goes on for another eighth.
 - The target is the highest measure in the period. A quantile of a whole is never above the highest
   of its parts, so the bound covers at least the target quantile of the whole period.
 - It is compared every 256 records and at each end of an eighth. A higher target is taken at once;
-  a lower one is approached by a tenth of the bound an eighth.
+  a lower one is approached by a tenth of the bound for each eighth that went by.
 - Until the first eighth has been measured, the bound is the ceiling: nothing is known yet, and
   waiting loses nothing.
 """
@@ -34,6 +35,7 @@ from beam_lateness.transforms.watermarks.generators import (
 
 _PARTS: Final = 8
 _CHECK_RECORDS: Final = 256
+_NARROWED_TO_NOTHING: Final = 300  # tenths taken off leave nothing of 200 years in ms
 _SKETCH_SIZE: Final = 100  # t-digest's compression: about 2 kB, and 2% of error at P99
 
 
@@ -58,6 +60,17 @@ class AdjustingBound:
         """How many records a measure needs: the quantile must leave one of them out."""
         return math.ceil(round(1 / (1 - self.quantile), 6))  # 0.99 is no binary fraction
 
+    @property
+    def part_ms(self) -> int:
+        """An eighth of the period, in ms."""
+        return max(self.period_ms // _PARTS, 1)
+
+    def narrow(self, bound_ms: int, passed_ms: int) -> int:
+        """Takes a tenth off a bound for each eighth of the period that has passed."""
+        for _ in range(min(passed_ms // self.part_ms, _NARROWED_TO_NOTHING)):
+            bound_ms = bound_ms * 9 // 10
+        return bound_ms
+
     def clamp(self, bound_ms: int) -> int:
         """Keeps a bound within floor and ceiling."""
         return min(max(bound_ms, self.floor_ms), self.ceiling_ms)
@@ -78,7 +91,7 @@ class SelfAdjustingGenerator(BlockGenerator):
         self._bound_ms = config.ceiling_ms
         self._measured = False
         self._part_end_ms = 0
-        self._measures: list[int] = []  # of the last parts that ended
+        self._measures: list[tuple[int, int]] = []  # when a part ended, and its measure
         self._sketch = datasketches.tdigest_double(_SKETCH_SIZE)
         self._pending: list[Millis] = []  # lateness that is not in the sketch yet
         self._waiting = 0  # how many that are
@@ -98,7 +111,7 @@ class SelfAdjustingGenerator(BlockGenerator):
             self._bound_ms,
             self._measured,
             self._part_end_ms,
-            list(self._measures),
+            [list(each) for each in self._measures],
             "" if self._sketch.is_empty() else sketch,
             [ms for part in self._pending for ms in part.tolist()],
         ]
@@ -114,7 +127,7 @@ class SelfAdjustingGenerator(BlockGenerator):
             sketch,
             pending,
         ) = state
-        self._measures = list(measures)
+        self._measures = [(ended_ms, measure) for ended_ms, measure in measures]
         if sketch:
             self._sketch = datasketches.tdigest_double.deserialize(base64.b64decode(sketch))
         if pending:
@@ -186,7 +199,7 @@ class SelfAdjustingGenerator(BlockGenerator):
         return after
 
     def _next_end(self, event_time_ms: int) -> int:
-        return min(event_time_ms + max(self._config.period_ms // _PARTS, 1), MAX_EVENT_TIME_MS + 1)
+        return min(event_time_ms + self._config.part_ms, MAX_EVENT_TIME_MS + 1)
 
     def _measure(self) -> int | None:
         """Measures the part so far, in ms; None while it has too few records."""
@@ -207,10 +220,13 @@ class SelfAdjustingGenerator(BlockGenerator):
         measure = self._measure()
         if measure is None:
             return
-        self._measures = [*self._measures, measure][-_PARTS:]
+        passed_ms = at_ms - self._measures[-1][0] if self._measures else 0
+        since_ms = at_ms - self._config.period_ms
+        kept = [each for each in self._measures if each[0] > since_ms]
+        self._measures = [*kept, (at_ms, measure)]
         self._sketch = datasketches.tdigest_double(_SKETCH_SIZE)
-        target = self._config.clamp(max(self._measures))
-        narrowed = self._bound_ms * 9 // 10 if self._measured else target
+        target = self._config.clamp(max(measure for _, measure in self._measures))
+        narrowed = self._config.narrow(self._bound_ms, passed_ms) if self._measured else target
         self._measured = True
         self._change(at_ms, max(target, narrowed))
 

@@ -6,6 +6,9 @@ import threading
 import weakref
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from typing import Final
+
+_STALE_INTERVALS: Final = 10
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,8 @@ class AlignmentMember:
     same process see each other as of their last update, at most an update interval ago; readers in
     other processes are not seen.
 
-    A reader all of whose splits are idle or finished, or that has no watermark yet, holds nobody.
+    A reader all of whose splits are idle or finished, or that has no watermark yet, holds nobody,
+    nor does one that has not updated for ten intervals: it may be gone without a word.
 
     Args:
         alignment: The configuration.
@@ -40,7 +44,7 @@ class AlignmentMember:
     def __init__(self, alignment: WatermarkAlignment, clock: Callable[[], float]) -> None:
         self._alignment = alignment
         self._clock = clock
-        self._updated_s: float | None = None
+        self.updated_s: float | None = None
         self._others_ms: int | None = None
         self.reported_ms: int | None = None
 
@@ -56,10 +60,11 @@ class AlignmentMember:
         """
         now = self._clock()
         interval_s = self._alignment.update_interval_ms / 1000
-        if self._updated_s is None or not 0 <= now - self._updated_s < interval_s:
-            self._updated_s = now
+        if self.updated_s is None or not 0 <= now - self.updated_s < interval_s:
+            self.updated_s = now
             self.reported_ms = minimum_ms
-            self._others_ms = _lowest_of_others(self._alignment.group, self)
+            since_s = now - _STALE_INTERVALS * interval_s
+            self._others_ms = _lowest_of_others(self._alignment.group, self, since_s)
         known = [ms for ms in (minimum_ms, self._others_ms) if ms is not None]
         return min(known) + self._alignment.max_drift_ms if known else None
 
@@ -74,9 +79,13 @@ _groups: dict[Hashable, weakref.WeakSet[AlignmentMember]] = {}
 """The members of this process. Weak: one that was dropped without a word must hold nobody."""
 
 
-def _lowest_of_others(group: Hashable, member: AlignmentMember) -> int | None:
+def _lowest_of_others(group: Hashable, member: AlignmentMember, since_s: float) -> int | None:
     with _lock:
         members = _groups.setdefault(group, weakref.WeakSet())
         members.add(member)
-        reported = [each.reported_ms for each in members if each is not member]
+        reported = [
+            each.reported_ms
+            for each in members
+            if each is not member and each.updated_s is not None and each.updated_s >= since_s
+        ]
     return min((ms for ms in reported if ms is not None), default=None)

@@ -219,8 +219,8 @@ def test_a_split_that_speaks_again_does_not_pull_back_what_others_reached_in_the
 
 
 @pytest.mark.parametrize("line", [b"{oops", b'{"k":"a"}', b"  "])
-def test_lines_that_are_no_records_keep_a_split_from_being_idle(line: bytes) -> None:
-    """Who writes rubbish is not silent."""
+def test_a_poll_of_nothing_but_rubbish_proves_no_silence(line: bytes) -> None:
+    """There may be records behind it: only a poll that finds nothing tells of silence."""
     live = Live(ZERO.with_idleness("15s"), ("p0", "p1"))
     live.poll(0, p0=[0], p1=[0])
     for now in range(10, 101, 10):
@@ -229,6 +229,20 @@ def test_lines_that_are_no_records_keep_a_split_from_being_idle(line: bytes) -> 
         assert states_of(poll) == {"p0": ACTIVE, "p1": ACTIVE}
         assert len(poll.invalid) + poll.blank == 1
         assert watermark_of(poll) == 0
+
+
+@pytest.mark.parametrize("line", [b"{oops", b'{"k":"a"}', b"  "])
+def test_rubbish_between_polls_of_nothing_is_no_sign_of_life(line: bytes) -> None:
+    """It moves no watermark, so it may hold none, and it wakes no idle split."""
+    live = Live(ZERO.with_idleness("15s"), ("p0", "p1"))
+    live.poll(0, p0=[0], p1=[0])
+    live.poll(10, p0=[10])
+    live.source.write("p1", line)
+    assert states_of(live.poll(20, p0=[20])) == {"p0": ACTIVE, "p1": ACTIVE}
+    assert states_of(live.poll(30, p0=[30])) == {"p0": ACTIVE, "p1": IDLE}
+    live.source.write("p1", line)
+    assert states_of(live.poll(40, p0=[40])) == {"p0": ACTIVE, "p1": IDLE}
+    assert states_of(live.poll(50, p0=[50], p1=[50])) == {"p0": ACTIVE, "p1": ACTIVE}
 
 
 def test_a_replay_has_no_idle_splits() -> None:

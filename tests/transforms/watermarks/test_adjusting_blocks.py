@@ -129,3 +129,16 @@ def test_the_watermark_is_the_largest_less_the_bound_and_never_goes_back(
         now = largest - min(bound_ms, generator.bound_ms) - 1
         watermark_ms = max(watermark_ms, now)
         assert after == generator.watermark_ms == watermark_ms
+
+
+def test_what_was_measured_longer_ago_than_the_period_is_forgotten() -> None:
+    """However few records there are since: by age, and by a tenth for each eighth that went by."""
+    config = AdjustingBound(0, 60_000, 0.5, 80_000)
+    generator = adjusting(config)
+    busy = np.arange(0, 40_000, 100)
+    busy[1::2] -= 30_000  # every second record is 30 s late
+    run(generator, busy)
+    assert generator.bound_ms > 20_000
+    hours = 3_600_000 * np.arange(1, 5)
+    run(generator, 40_000 + hours)  # four in time: two are enough to measure a median
+    assert generator.bound_ms == 0

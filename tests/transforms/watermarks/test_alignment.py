@@ -168,3 +168,18 @@ def test_readers_of_several_threads_see_each_other(
         thread.join()
     clock.seconds += INTERVAL_S
     assert {member.max_allowed_ms(5_000) for member in members[1:]} == {1_100}
+
+
+def test_a_reader_that_is_silent_for_ten_intervals_holds_nobody(
+    alignment: WatermarkAlignment, clock: Clock
+) -> None:
+    """It may be gone without a word; one that comes back holds again."""
+    gone, going = AlignmentMember(alignment, clock), AlignmentMember(alignment, clock)
+    gone.max_allowed_ms(10)
+    clock.seconds += 10 * INTERVAL_S
+    assert going.max_allowed_ms(5_000) == 110
+    clock.seconds += INTERVAL_S
+    assert going.max_allowed_ms(5_000) == 5_100
+    gone.max_allowed_ms(10)
+    clock.seconds += INTERVAL_S
+    assert going.max_allowed_ms(5_000) == 110
