@@ -18,9 +18,8 @@ import numpy as np
 from beam_lateness import Files, JsonLines, ReadSettings, WatermarkStrategy
 from beam_lateness.transforms.lateness.tag_late import behind_ms
 from beam_lateness.transforms.sources.formats import bind
-from beam_lateness.transforms.sources.group import GroupReader
+from beam_lateness.transforms.sources.group import Group
 from beam_lateness.transforms.sources.split import Poll
-from beam_lateness.transforms.watermarks.estimator import GroupState
 
 START_MS: Final = 1_767_261_600_000  # 2026-01-01 10:00:00 UTC
 
@@ -49,7 +48,7 @@ def follow(
         timed = strategy.with_timestamp_assigner("t")
         first = json.dumps({"k": "k", "t": START_MS}).encode()
         settled, sample = bind(files.line_format, timed, [(b"", first)])
-        reader = GroupReader(files, settled, sample, settings, {}, GroupState())
+        reader = Group(files, settled, sample, settings).open()
         polls = []
         for second in range(until_s):
             for split, times in written.items():

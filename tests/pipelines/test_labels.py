@@ -17,12 +17,11 @@ import apache_beam as beam
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.portability.api import beam_runner_api_pb2
-from apache_beam.runners.direct.direct_runner import BundleBasedDirectRunner
 from google.protobuf.wrappers_pb2 import BytesValue  # type: ignore[import-untyped]
 
 from beam_lateness.pipelines.options import StreamOptions, read_config
 from beam_lateness.pipelines.streaming import build
-from tests.jobs import FLIGHT_FLAGS, FLIGHTS, job_flags
+from tests.jobs import EMBEDDED, FLIGHT_FLAGS, FLIGHTS, PRISM, job_flags
 
 GOLDEN = Path(__file__).parent / "golden"
 ENGINES = ["embedded", "prism"]
@@ -34,11 +33,13 @@ def graph(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     """The job as an engine gets it, and the name of its engine."""
     engine: str = request.param
     folder = tmp_path_factory.mktemp(engine)
-    flags = job_flags(folder, [FLIGHTS], *FLIGHT_FLAGS, "--bound=15m")
+    embedded = engine == "embedded"
+    runner = EMBEDDED if embedded else PRISM
+    flags = job_flags(folder, [FLIGHTS], *FLIGHT_FLAGS, "--bound=15m", runner=runner)
     options = PipelineOptions(flags)
-    pipeline = beam.Pipeline(runner=BundleBasedDirectRunner(), options=options)
+    pipeline = beam.Pipeline(options=options)
     config = read_config(options.view_as(StreamOptions))
-    build(pipeline, config, embedded=engine == "embedded", run="run")
+    build(pipeline, config, embedded=embedded, run="run")
     return engine, pipeline.to_runner_api()
 
 

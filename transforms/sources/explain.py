@@ -9,11 +9,9 @@ from dataclasses import dataclass, field, replace
 
 from beam_lateness.transforms.sources import status
 from beam_lateness.transforms.sources.connector import Connector
-from beam_lateness.transforms.sources.formats import bind
-from beam_lateness.transforms.sources.group import GroupReader, ReadSettings
+from beam_lateness.transforms.sources.group import Group, ReadSettings
 from beam_lateness.transforms.sources.status import SplitStatus
 from beam_lateness.transforms.times import Duration, duration_ms, format_duration
-from beam_lateness.transforms.watermarks.estimator import GroupState
 from beam_lateness.transforms.watermarks.strategy import HOLD, WatermarkStrategy
 
 
@@ -80,12 +78,7 @@ def explain(
     """
     settings = replace(settings or ReadSettings(), replay_speed=None)
     watch_ms = None if watch is None else duration_ms(watch, name="watch (--watch)")
-    bound, sample = bind(
-        connector.line_format, strategy, connector.head(), follows=connector.follows
-    )
-    reader = GroupReader(
-        connector, bound, sample, settings, connector.initial_positions(), GroupState()
-    )
+    reader = Group.bind(connector, strategy, settings).open()
     invalid: Counter[str] = Counter()
     ends_s = settings.clock() + (watch_ms or 0) / 1000
     try:
@@ -100,7 +93,7 @@ def explain(
                 sleep(poll.wait_s)
     finally:
         reader.close()
-    return _explained(poll.status, bound, dict(invalid), connector.follows)
+    return _explained(poll.status, strategy, dict(invalid), connector.follows)
 
 
 def _explained(

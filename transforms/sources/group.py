@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
@@ -22,6 +22,7 @@ import numpy as np
 from beam_lateness.transforms.sources import status
 from beam_lateness.transforms.sources.blocks import Lines
 from beam_lateness.transforms.sources.connector import Connector, Positions, SplitPosition
+from beam_lateness.transforms.sources.formats import bind
 from beam_lateness.transforms.sources.pace import Pace
 from beam_lateness.transforms.sources.records import Line
 from beam_lateness.transforms.sources.split import Poll, Split, Track
@@ -63,31 +64,60 @@ class ReadSettings:
     clock: Callable[[], float] = time.time
 
 
-class GroupReader:
-    """Reads the splits of a connector on from where they stand.
+@dataclass(frozen=True)
+class Group:
+    """An input, and all that is settled before it is read.
 
     Args:
         connector: The input.
         strategy: The watermark strategy, its time unit settled.
         sample: The sample of the input, as `formats.bind` gave it.
         settings: How to read.
+    """
+
+    connector: Connector
+    strategy: WatermarkStrategy
+    sample: Sequence[Line]
+    settings: ReadSettings
+
+    @staticmethod
+    def bind(
+        connector: Connector, strategy: WatermarkStrategy, settings: ReadSettings | None = None
+    ) -> Group:
+        """Settles what the head of the input decides.
+
+        Raises:
+            ValueError: If there is nothing to read, or a field or the time unit cannot be made out.
+        """
+        strategy, sample = bind(
+            connector.line_format, strategy, connector.head(), follows=connector.follows
+        )
+        return Group(connector, strategy, sample, settings or ReadSettings())
+
+    def open(
+        self, positions: Positions | None = None, state: GroupState | None = None
+    ) -> GroupReader:
+        """Opens the input, at its start or where a checkpoint left it."""
+        if positions is None:
+            positions = self.connector.initial_positions()
+        return GroupReader(self, positions, state or GroupState())
+
+
+class GroupReader:
+    """Reads the splits of a connector on from where they stand.
+
+    Args:
+        group: The input.
         positions: Where every split stands.
         state: The watermark state at those positions.
     """
 
-    def __init__(
-        self,
-        connector: Connector,
-        strategy: WatermarkStrategy,
-        sample: list[Line],
-        settings: ReadSettings,
-        positions: Positions,
-        state: GroupState,
-    ) -> None:
+    def __init__(self, group: Group, positions: Positions, state: GroupState) -> None:
+        connector, strategy, settings = group.connector, group.strategy, group.settings
         self._connector = connector
         self._strategy = strategy
         self._fields = connector.line_format.fields(strategy)
-        self._sample = sample
+        self._sample = list(group.sample)
         self._settings = settings
         self._live = connector.follows
         self._create = functools.partial(

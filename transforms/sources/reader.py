@@ -29,9 +29,7 @@ from beam_lateness.transforms.beam_time import to_ms, to_timestamp
 from beam_lateness.transforms.results import InvalidRecord
 from beam_lateness.transforms.sources.connector import Connector, Positions, SplitPosition
 from beam_lateness.transforms.sources.emit import INVALID_TAG, emit
-from beam_lateness.transforms.sources.formats import bind
-from beam_lateness.transforms.sources.group import GroupReader, ReadSettings
-from beam_lateness.transforms.sources.records import Line
+from beam_lateness.transforms.sources.group import Group, GroupReader, ReadSettings
 from beam_lateness.transforms.sources.split import Poll
 from beam_lateness.transforms.times import NO_WATERMARK_MS
 from beam_lateness.transforms.watermarks.estimator import (
@@ -100,26 +98,21 @@ class ReadEvents(beam.PTransform[PBegin, ReadEventsResult]):
     def expand(self, pbegin: PBegin) -> ReadEventsResult:
         """Binds the input's head, then reads it by the means of the engine."""
         self.connector.initial_positions()
-        follows = self.connector.follows
-        strategy, sample = bind(
-            self.connector.line_format, self.strategy, self.connector.head(), follows=follows
-        )
-        open_group = _OpenGroup(self.connector, strategy, sample, self.settings)
+        group = Group.bind(self.connector, self.strategy, self.settings)
         if self.embedded:
             _refuse_second_stream(pbegin)
             name = uuid.uuid4().hex
             weakref.finalize(self, _replays.pop, name, None)  # with the pipeline that holds us
-            reader = open_group(self.connector.initial_positions(), GroupState())
-            polls = pbegin | "ReplayPolls" >> _replay(reader, name)
+            polls = pbegin | "ReplayPolls" >> _replay(group.open(), name)
             outputs = polls | "EmitPolls" >> beam.ParDo(_EmitReplay(name)).with_outputs(
                 INVALID_TAG, main="events"
             )
         else:
             _refuse_direct_runner(pbegin)
-            group = pbegin | "Group" >> beam.Impulse()
-            outputs = group | "ReadGroup" >> beam.ParDo(
-                _ReadGroup(open_group, self.connector)
-            ).with_outputs(INVALID_TAG, main="events")
+            start = pbegin | "Group" >> beam.Impulse()
+            outputs = start | "ReadGroup" >> beam.ParDo(_ReadGroup(group)).with_outputs(
+                INVALID_TAG, main="events"
+            )
         events, invalid = outputs.events, outputs[INVALID_TAG]
         events.element_type = EventBatch
         invalid.element_type = InvalidRecord
@@ -153,21 +146,6 @@ def _refuse_second_stream(pbegin: PBegin) -> None:
             "inputs by one ReadEvents, or on Prism"
         )
         raise ValueError(msg)
-
-
-@dataclass(frozen=True)
-class _OpenGroup:
-    """Opens the group of an input at given positions and watermark state."""
-
-    connector: Connector
-    strategy: WatermarkStrategy
-    sample: list[Line]
-    settings: ReadSettings
-
-    def __call__(self, positions: Positions, state: GroupState) -> GroupReader:
-        return GroupReader(
-            self.connector, self.strategy, self.sample, self.settings, positions, state
-        )
 
 
 @dataclass(frozen=True)
@@ -247,20 +225,18 @@ class _ReadGroup(beam.DoFn, RestrictionProvider, WatermarkEstimatorProvider):
     """Reads a group of splits, a poll a call.
 
     Args:
-        open_group: Opens the group at its positions and watermark state.
-        connector: The input.
+        group: The input.
     """
 
-    def __init__(self, open_group: _OpenGroup, connector: Connector) -> None:
-        self._open_group = open_group
-        self._connector = connector
+    def __init__(self, group: Group) -> None:
+        self._group = group
         self._reader: GroupReader | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_reader": None}
 
     def initial_restriction(self, element: bytes) -> _Restriction:
-        return _Restriction(self._connector.initial_positions())
+        return _Restriction(self._group.connector.initial_positions())
 
     def create_tracker(self, restriction: _Restriction) -> _PositionsTracker:
         return _PositionsTracker(restriction)
@@ -315,7 +291,7 @@ class _ReadGroup(beam.DoFn, RestrictionProvider, WatermarkEstimatorProvider):
         reader = self._reader
         if reader is None or reader.positions != positions or reader.state != state:
             self._close()
-            reader = self._reader = self._open_group(positions, state)
+            reader = self._reader = self._group.open(positions, state)
         return reader
 
     def _close(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from beam_lateness.transforms.sources.connector import Block, Positions, SplitPosition
 from beam_lateness.transforms.sources.formats import JsonLines, LineFormat
-from beam_lateness.transforms.sources.group import BLOCK_BYTES, GroupReader, ReadSettings
+from beam_lateness.transforms.sources.group import BLOCK_BYTES, Group, GroupReader, ReadSettings
 from beam_lateness.transforms.sources.split import Poll
 from beam_lateness.transforms.times import NO_WATERMARK_MS
 from beam_lateness.transforms.watermarks.estimator import GroupState, GroupStateCoder, exclusive
@@ -88,14 +88,8 @@ class MemoryInput:
         state: GroupState | None = None,
     ) -> GroupReader:
         """Starts to read, or goes on."""
-        return GroupReader(
-            self,
-            strategy.with_timestamp_assigner(FieldTime("t", "ms")),
-            [],
-            settings or ReadSettings(),
-            self.initial_positions() if positions is None else positions,
-            state or GroupState(),
-        )
+        timed = strategy.with_timestamp_assigner(FieldTime("t", "ms"))
+        return Group(self, timed, [], settings or ReadSettings()).open(positions, state)
 
 
 def line_of(step: model.Event | model.Marker) -> bytes:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from beam_lateness.transforms.sources.connector import SplitPosition
 from beam_lateness.transforms.sources.files import Files
 from beam_lateness.transforms.sources.formats import Csv, JsonLines, LineFormat
-from beam_lateness.transforms.sources.group import GroupReader, ReadSettings
+from beam_lateness.transforms.sources.group import Group, ReadSettings
 from beam_lateness.transforms.sources.split import Poll
 from beam_lateness.transforms.watermarks.estimator import GroupState, GroupStateCoder
 from beam_lateness.transforms.watermarks.generators import WatermarkGenerator, WatermarkOutput
@@ -161,9 +161,7 @@ def read_files(path: Path, line_format: LineFormat) -> list[Poll]:
     strategy = custom(Recorder).with_timestamp_assigner(FieldTime("t", "ms"))
     files = Files([str(path)], line_format)
     Recorder.seen.clear()
-    return drain(
-        GroupReader(files, strategy, [], ReadSettings(), files.initial_positions(), GroupState())
-    )
+    return drain(Group(files, strategy, [], ReadSettings()).open())
 
 
 def test_a_generator_sees_json_fields_as_they_stand_in_the_line(tmp_path: Path) -> None:

@@ -11,9 +11,8 @@ from typing import Any, Final
 import pytest
 
 from beam_lateness.transforms.sources.files import Files
-from beam_lateness.transforms.sources.formats import JsonLines, bind
-from beam_lateness.transforms.sources.group import GroupReader, ReadSettings
-from beam_lateness.transforms.watermarks.estimator import GroupState
+from beam_lateness.transforms.sources.formats import JsonLines
+from beam_lateness.transforms.sources.group import Group, ReadSettings
 from beam_lateness.transforms.watermarks.strategy import WatermarkStrategy
 from tests.model import Event
 from tests.transforms.sources.memory import Stamped, drain, expected, stamped, too_late
@@ -47,14 +46,9 @@ def cut(folder: Path, by: str) -> dict[str, list[Event]]:
 def read(pattern: Path, bound_ms: int, block_bytes: int = 1 << 23) -> list[Stamped]:
     """Reads files, as the job would."""
     files = Files([str(pattern)], JsonLines("origin", "distance", "event_id"))
-    strategy, sample = bind(
-        files.line_format,
-        WatermarkStrategy.for_bounded_out_of_orderness(bound_ms / 1_000),
-        files.head(),
-    )
+    strategy = WatermarkStrategy.for_bounded_out_of_orderness(bound_ms / 1_000)
     settings = ReadSettings(block_bytes=block_bytes)
-    positions = files.initial_positions()
-    return stamped(drain(GroupReader(files, strategy, sample, settings, positions, GroupState())))
+    return stamped(drain(Group.bind(files, strategy, settings).open()))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from beam_lateness.transforms.sources.files import Files
 from beam_lateness.transforms.sources.formats import Csv, LineFormat
-from beam_lateness.transforms.sources.group import GroupReader, ReadSettings
+from beam_lateness.transforms.sources.group import Group, GroupReader, ReadSettings
 from beam_lateness.transforms.sources.split import Poll
 from beam_lateness.transforms.times import NO_WATERMARK_MS
 from beam_lateness.transforms.watermarks.estimator import GroupState, exclusive
@@ -116,7 +116,7 @@ def live(path: Path, line_format: LineFormat, after: Poll | None = None) -> Iter
     files = Files([str(path)], line_format, follow=True)
     positions = after.positions if after else files.initial_positions()
     state = after.state if after else GroupState()
-    reader = GroupReader(files, ZERO, [], ReadSettings(), positions, state)
+    reader = Group(files, ZERO, [], ReadSettings()).open(positions, state)
     with closing(reader):
         yield reader
 

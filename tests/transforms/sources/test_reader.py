@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import apache_beam as beam
 import pytest
+from apache_beam.runners.direct.direct_runner import BundleBasedDirectRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +19,7 @@ from beam_lateness.transforms.sources.reader import (
 from beam_lateness.transforms.sources.split import Poll
 from beam_lateness.transforms.watermarks.estimator import GroupStateCoder, GroupWatermarkEstimator
 from beam_lateness.transforms.watermarks.strategy import WatermarkStrategy
+from beam_lateness.transforms.watermarks.timestamps import FieldTime
 from tests.model import Event
 from tests.transforms.sources.memory import by_split, expected, stamped, written
 
@@ -132,3 +135,13 @@ def test_an_embedded_run_is_finite_and_at_full_speed(follows: bool, speed: float
     source = written({"a": []}, follows)
     with pytest.raises(ValueError, match="embedded"):
         ReadEvents(source, ZERO, ReadSettings(replay_speed=speed), embedded=True)
+
+
+def test_beams_python_runner_is_refused_without_embedded() -> None:
+    """It would fail while it runs, with an error about its own inside."""
+    pipeline = beam.Pipeline(runner=BundleBasedDirectRunner())
+    with pytest.raises(ValueError, match=r"give it embedded=True .* or run on Prism"):
+        _ = pipeline | ReadEvents(
+            written({"a": [Event("k", 1, 5, "x")]}),
+            ZERO.with_timestamp_assigner(FieldTime("t", "ms")),
+        )
