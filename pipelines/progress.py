@@ -88,7 +88,9 @@ def _holder(status: GroupStatus | None) -> str:
     """Names the split that holds the watermark, if there are others, and how many do not count."""
     if status is None:
         return "-"
-    several = len(status.splits) > 1
-    holder = status.held_by if several and status.held_by is not None else "-"
+    holder = "-"
+    if len(status.splits) > 1 and status.held_by is not None:
+        stands = status.standing_s >= 1
+        holder = status.held_by + (f" for {status.standing_s:.0f}s" if stands else "")
     out = [f"{status.count(state)} {state}" for state in (IDLE, PAUSED) if status.count(state)]
     return f"{holder} ({', '.join(out)})" if out else holder

@@ -6,6 +6,7 @@ import io
 import logging
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -145,6 +146,16 @@ def test_what_holds_the_watermark_is_named_where_there_are_several(
 ) -> None:
     """With how many are idle or paused; alone a split holds nobody back."""
     status.publish(published)
+    assert held_by(clock) == shown
+
+
+@pytest.mark.parametrize(("standing_s", "shown"), [(0.9, "b"), (41.8, "b for 42s")])
+def test_a_watermark_that_stands_is_shown_with_how_long(
+    clock: Clock, standing_s: float, shown: str
+) -> None:
+    """Polls come several times a second: less than one says nothing."""
+    holder = group("b", a=status.ACTIVE, b=status.ACTIVE)
+    status.publish(replace(holder, standing_s=standing_s))
     assert held_by(clock) == shown
 
 
