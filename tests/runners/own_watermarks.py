@@ -1,4 +1,4 @@
-"""A watermark generator as a user would write it, named to a job by `--watermark`."""
+"""Watermark generators as a user would write them, named to a job by `--watermark`."""
 
 from __future__ import annotations
 
@@ -20,3 +20,16 @@ class EndOfBatch(WatermarkGenerator):
 
     def on_periodic_emit(self, output: WatermarkOutput) -> None:
         """Emits nothing."""
+
+
+class ByClock(WatermarkGenerator):
+    """Everything up to now has come: processing time."""
+
+    def on_event(
+        self, record: Mapping[str, Any], event_time_ms: int, output: WatermarkOutput
+    ) -> None:
+        """Emits nothing."""
+
+    def on_periodic_emit(self, output: WatermarkOutput) -> None:
+        """Follows the clock."""
+        output.emit_watermark(int(self.clock() * 1000) - 1)

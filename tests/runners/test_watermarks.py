@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
@@ -175,6 +176,44 @@ def test_a_marker_fires_its_window_with_no_delay(tmp_path: Path, kind: tuple[str
     assert {row.timing for row in outcome.rows} == {"ON_TIME"}
     markers = 0 if kind[0] == "punctuated" else 2
     assert outcome.report["input"] == outcome.report["aggregated"] == 5 + markers
+
+
+def test_a_watermark_by_the_clock_closes_windows_without_records(tmp_path: Path) -> None:
+    """C36: it moves with every poll, also of nothing."""
+    path = tmp_path / "in.jsonl"
+    path.touch()
+    more = ("--window=2s", "--time_unit=ms", "--follow")
+    by_clock = "--watermark=tests.runners.own_watermarks:ByClock"
+    flags = job_flags(tmp_path, [path], *FLAGS[:3], by_clock, *more, runner=PRISM)
+    with running(flags, tmp_path / "log") as job:
+
+        def write(key: str) -> None:
+            """A record of two seconds from now."""
+            ahead = int(time.time() * 1000) + 2_000
+            append(path, {"k": key, "v": 5, "id": f"{key}{ahead}", "event_time": ahead})
+
+        def runs() -> bool:
+            """Some records come in time once the job has started."""
+            write("a")
+            return bool(values(tmp_path))
+
+        job.await_that(runs, "a window of a job that runs")
+        write("b")  # the last record
+        job.await_that(lambda: "b" in {key for key, _ in values(tmp_path)}, "its window")
+        end(job, signal.SIGTERM)
+    assert {row.timing for row in Outcome(130, tmp_path).rows} == {"ON_TIME"}
+
+
+def test_a_folder_that_is_empty_at_first_freezes_nothing(tmp_path: Path) -> None:
+    """C35: polls of nothing, then records."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    flags = job_flags(tmp_path, [folder], *FLAGS, "--time_unit=ms", "--follow", runner=PRISM)
+    with running(flags, tmp_path / "log") as job:
+        job.await_that(lambda: "engine: prism" in job.output, "an engine")
+        append(folder / "late.jsonl", record(1, 1), record(17, 2))
+        job.await_that(lambda: values(tmp_path) == {("a", 0): 1}, "the first window")
+        end(job, signal.SIGTERM)
 
 
 def test_aligned_files_lose_nothing_while_one_is_paused(tmp_path: Path) -> None:
