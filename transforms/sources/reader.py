@@ -11,7 +11,7 @@ import uuid
 import weakref
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import apache_beam as beam
 from apache_beam.coders import Coder, VarIntCoder
@@ -39,6 +39,12 @@ from beam_lateness.transforms.watermarks.estimator import (
     exclusive,
 )
 from beam_lateness.transforms.watermarks.strategy import WatermarkStrategy
+
+_CLOSING_CALLS: Final = 3
+"""Calls between the last poll of a finite input and the one that ends it. Prism (2.77) may run a
+call before it has noted the watermark of the one before; if that call ends the source, the
+watermark noted late stands in for the end of time, and the job is stuck (seen in 1 of 200 sources).
+Each call that reports the same watermark again makes the engine look at it once more."""
 
 
 @dataclass(frozen=True)
@@ -150,20 +156,33 @@ def _refuse_second_stream(pbegin: PBegin) -> None:
 
 @dataclass(frozen=True)
 class _Restriction:
-    """The positions of a group: an object, since Beam takes an empty one for no work left."""
+    """The positions of a group: an object, since Beam takes an empty one for no work left.
+
+    Args:
+        positions: Where every split stands.
+        closing: How many calls there were since all was read.
+    """
 
     positions: Positions
+    closing: int = 0
+
+    @property
+    def all_read(self) -> bool:
+        """Whether there are splits, and all of them have been read."""
+        return bool(self.positions) and all(p.done for p in self.positions.values())
 
 
 class _RestrictionCoder(Coder):
     """Encodes the positions of a group as JSON."""
 
     def encode(self, value: _Restriction) -> bytes:
-        return json.dumps(value.positions).encode()
+        return json.dumps([value.positions, value.closing]).encode()
 
     def decode(self, encoded: bytes) -> _Restriction:
-        positions = json.loads(encoded)
-        return _Restriction({name: SplitPosition(*fields) for name, fields in positions.items()})
+        positions, closing = json.loads(encoded)
+        return _Restriction(
+            {name: SplitPosition(*fields) for name, fields in positions.items()}, closing
+        )
 
     def is_deterministic(self) -> bool:
         return True
@@ -177,11 +196,12 @@ class _PositionsTracker(RestrictionTracker):
 
     def __init__(self, restriction: _Restriction) -> None:
         self._positions = restriction.positions
+        self._closing = restriction.closing
         self._claimed = False
         self._split = False
 
     def current_restriction(self) -> _Restriction:
-        return _Restriction(self._positions)
+        return _Restriction(self._positions, self._closing)
 
     def try_claim(self, position: Positions) -> bool:
         """Claims everything up to the positions after a poll."""
@@ -194,12 +214,14 @@ class _PositionsTracker(RestrictionTracker):
         if fraction_of_remainder != 0 or self._split:
             return None
         self._split = True
-        residual = self._positions
+        residual = _Restriction(self._positions, self._closing)
+        if residual.all_read:
+            residual = _Restriction(self._positions, self._closing + 1)
         self._positions = {
             name: position._replace(end=position.offset, done=True)
-            for name, position in residual.items()
+            for name, position in residual.positions.items()
         }
-        return _Restriction(self._positions), _Restriction(residual)
+        return _Restriction(self._positions), residual
 
     def check_done(self) -> bool:
         if self._split or (self._claimed and all(p.done for p in self._positions.values())):
@@ -270,7 +292,13 @@ class _ReadGroup(beam.DoFn, RestrictionProvider, WatermarkEstimatorProvider):
         tracker: Any = beam.DoFn.RestrictionParam(),
         estimator: Any = beam.DoFn.WatermarkEstimatorParam(),
     ) -> Iterable[Any]:
-        positions = tracker.current_restriction().positions
+        restriction = tracker.current_restriction()
+        positions = restriction.positions
+        if restriction.all_read:
+            self._close()
+            if tracker.try_claim(positions) and restriction.closing < _CLOSING_CALLS:
+                tracker.defer_remainder()
+            return
         reader = self._reader_at(positions, estimator.get_estimator_state())
         poll = reader.poll()
         if not tracker.try_claim(poll.positions):
@@ -278,10 +306,7 @@ class _ReadGroup(beam.DoFn, RestrictionProvider, WatermarkEstimatorProvider):
             return
         yield from emit(poll)
         estimator.advance(poll.state)
-        if poll.finished:
-            self._close()
-        else:
-            tracker.defer_remainder(BeamDuration.of(poll.wait_s))
+        tracker.defer_remainder(BeamDuration.of(poll.wait_s))
 
     def teardown(self) -> None:
         self._close()
