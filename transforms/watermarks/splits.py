@@ -21,12 +21,16 @@ class SplitWatermarks:
     @property
     def combined_ms(self) -> int:
         """The group's watermark, never below an earlier one."""
+        self._settle()
+        return self._combined_ms
+
+    def _settle(self) -> None:
+        """Keeps what the splits have reached so far: what comes next may lower their minimum."""
         active = self._active()
         if active:
             self.advance(min(active.values()))
         elif self._splits:
             self.advance(max(self._splits.values()))
-        return self._combined_ms
 
     @property
     def all_idle(self) -> bool:
@@ -39,8 +43,8 @@ class SplitWatermarks:
 
     def update(self, split: str, watermark_ms: int) -> None:
         """Sets an active split's watermark; a lower one than before has no effect."""
-        if split in self._idle:  # one that is back may be low: keep what the others have reached
-            self.advance(self.combined_ms)
+        if split in self._idle:  # one that is back may be low
+            self._settle()
         self._splits[split] = max(self._splits.get(split, NO_WATERMARK_MS), watermark_ms)
         self._idle.discard(split)
 
@@ -51,7 +55,7 @@ class SplitWatermarks:
 
     def remove(self, split: str) -> None:
         """Takes a finished split out of the minimum."""
-        self.advance(self.combined_ms)
+        self._settle()
         self._splits.pop(split, None)
         self._idle.discard(split)
 

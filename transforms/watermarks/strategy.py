@@ -38,6 +38,12 @@ def _default_time() -> FieldTime:
     return FieldTime("event_time")
 
 
+def _check_marker_field(marker_field: str) -> None:
+    if not marker_field:
+        msg = "marker_field (--marker_field) must name the field that marks a marker, got ''"
+        raise ValueError(msg)
+
+
 @dataclass(frozen=True)
 class WatermarkStrategy:
     """How a source finds event times and tells how complete they are (Flink's `WatermarkStrategy`).
@@ -89,9 +95,7 @@ class WatermarkStrategy:
         Raises:
             ValueError: If the name is empty.
         """
-        if not marker_field:
-            msg = "marker_field (--marker_field) must name the field that marks a marker, got ''"
-            raise ValueError(msg)
+        _check_marker_field(marker_field)
         return WatermarkStrategy(marker_field=marker_field)
 
     @staticmethod
@@ -153,9 +157,8 @@ class WatermarkStrategy:
                 the interval is no duration of at least 1 ms.
         """
         check_factory(generator)
-        if marker_field == "":
-            msg = "marker_field (--marker_field) must name the field that marks a marker, got ''"
-            raise ValueError(msg)
+        if marker_field is not None:
+            _check_marker_field(marker_field)
         interval_ms = duration_ms(
             emit_interval, name="emit_interval (--emit_interval)", minimum_ms=1
         )

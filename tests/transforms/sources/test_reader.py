@@ -145,3 +145,19 @@ def test_beams_python_runner_is_refused_without_embedded() -> None:
             written({"a": [Event("k", 1, 5, "x")]}),
             ZERO.with_timestamp_assigner(FieldTime("t", "ms")),
         )
+
+
+@pytest.mark.parametrize(("done", "counted"), [(True, [1, 2, 3]), (False, [0, 0, 0])])
+def test_calls_are_counted_once_all_has_been_read(done: bool, counted: list[int]) -> None:
+    """A finite input ends some calls after its last poll; until then nothing counts."""
+    coder = _RestrictionCoder()
+    restriction = _Restriction({"a": SplitPosition(5, done=True), "b": SplitPosition(7, done=done)})
+    found = []
+    for _ in counted:
+        tracker = _PositionsTracker(coder.decode(coder.encode(restriction)))
+        assert tracker.try_claim(restriction.positions)
+        split = tracker.try_split(0)
+        assert split is not None
+        restriction = split[1]
+        found.append(restriction.closing)
+    assert found == counted
