@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-prism lint prism bench pictures clean
+.PHONY: demo test test-prism test-live lint prism bench pictures services clean
 
 $(VENV)/.base: setup.py constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -20,11 +20,15 @@ demo: $(VENV)/.base
 
 # The fast tests: they need nothing but pip.
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -m "not prism and not slow" -n 2 $(ARGS)
+	$(BIN)/python -m pytest -m "not prism and not slow and not live" -n 2 $(ARGS)
 
 # The tests on the Prism engine, which is built with Go once.
 test-prism: $(VENV)/.dev prism
-	$(BIN)/python -m pytest -m "prism or slow" $(ARGS)
+	$(BIN)/python -m pytest -m "(prism or slow) and not live" $(ARGS)
+
+# The tests with Pub/Sub and Kafka, whose servers they start themselves (Go, Java and Maven).
+test-live: $(VENV)/.dev prism
+	$(BIN)/python -m pytest -m live $(ARGS)
 
 prism: $(VENV)/.dev
 	$(BIN)/python -m beam_lateness.pipelines.runners
@@ -32,7 +36,7 @@ prism: $(VENV)/.dev
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy -p beam_lateness -p tests
+	$(BIN)/mypy -p beam_lateness -p tests -p services
 	$(BIN)/python -m pytest --doctest-modules beam_lateness -q
 
 bench: $(VENV)/.dev prism
@@ -42,6 +46,10 @@ bench: $(VENV)/.dev prism
 # The pictures of docs/watermarks.md.
 pictures: $(VENV)/.dev
 	$(BIN)/python -m docs.pictures
+
+# Pub/Sub and Kafka on this machine, until Ctrl-C; ARGS=kafka starts one of them.
+services: $(VENV)/.dev
+	$(BIN)/python -m services $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

@@ -16,7 +16,7 @@ from beam_lateness.transforms.sinks.upsert import UpsertPanes
 from beam_lateness.transforms.sources.explain import Explanation, explain
 from beam_lateness.transforms.sources.files import Files
 from beam_lateness.transforms.sources.formats import Csv, JsonLines
-from beam_lateness.transforms.sources.group import ReadSettings
+from beam_lateness.transforms.sources.read_settings import ReadSettings
 from beam_lateness.transforms.sources.reader import ReadEvents, ReadEventsResult
 from beam_lateness.transforms.watermarks.generators import WatermarkGenerator, WatermarkOutput
 from beam_lateness.transforms.watermarks.strategy import WatermarkStrategy

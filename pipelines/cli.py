@@ -10,15 +10,16 @@ from collections.abc import Sequence
 logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.ERROR)
 
 # After the line above: importing Beam without its gcp extra warns of it, on the root logger.
-from beam_lateness.pipelines import explain, streaming  # noqa: E402
+from beam_lateness.pipelines import explain, publish, streaming  # noqa: E402
 
-_COMMANDS = {"stream": streaming.main, "explain": explain.main}
+_COMMANDS = {"stream": streaming.main, "explain": explain.main, "publish": publish.main}
 
 _USAGE = """usage: beam-lateness COMMAND [FLAGS]
 
 commands:
   stream    aggregate a stream in windows that correct themselves (--help lists its flags)
   explain   say what holds the watermark of an input back: why there is no output
+  publish   publish a file to a topic as a live stream, with faults on demand
 """
 
 

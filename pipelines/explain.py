@@ -34,7 +34,7 @@ class ExplainOptions(PipelineOptions):
     @classmethod
     def _add_argparse_args(cls, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
-            "--watch", help="with --follow: how long to look, such as 1m (until all has been read)"
+            "--watch", help="live: how long to look, such as 1m (until all has been read)"
         )
 
 
@@ -57,11 +57,11 @@ def run_explain(argv: Sequence[str], console: Console) -> int:
     stream = options.view_as(StreamOptions)
     source = read_source(stream)
     watch = options.view_as(ExplainOptions).watch
-    if watch is not None and not stream.follow:
-        msg = f"--watch={watch} needs --follow: a finite input is read to its end"
+    if watch is not None and not source.connector.follows:
+        msg = f"--watch={watch} needs --follow or a topic: a finite input is read to its end"
         raise ValueError(msg)
     report = writable_report(stream)
-    found = explain(source.files, source.strategy, source.settings, watch)
+    found = explain(source.connector, source.strategy, source.settings, watch)
     show(found, console)
     if report is not None:
         with open(report, "w") as file:

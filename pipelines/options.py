@@ -5,23 +5,35 @@ from __future__ import annotations
 import argparse
 import difflib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from beam_lateness.pipelines.strategies import add_watermark_flags, read_strategy
+from beam_lateness.pipelines.inputs import (
+    FORMATS,
+    has_messages,
+    is_live,
+    one_of,
+    read_connector,
+    read_kafka_options,
+)
+from beam_lateness.pipelines.strategies import (
+    FIELD,
+    TIME_SOURCES,
+    add_watermark_flags,
+    read_strategy,
+)
 from beam_lateness.transforms.lateness.aggregation import AGGREGATES, ColumnAggregation
 from beam_lateness.transforms.lateness.windows import Windows
-from beam_lateness.transforms.sources.files import Files
-from beam_lateness.transforms.sources.formats import Csv, JsonLines, LineFormat
-from beam_lateness.transforms.sources.group import BLOCK_BYTES, ReadSettings
+from beam_lateness.transforms.sinks.topic_urls import is_topic
+from beam_lateness.transforms.sources.connector import Connector
+from beam_lateness.transforms.sources.read_settings import BLOCK_BYTES, ReadSettings
 from beam_lateness.transforms.times import duration_ms
 from beam_lateness.transforms.watermarks.strategy import WatermarkStrategy
 from beam_lateness.transforms.watermarks.timestamps import TIME_UNITS
 
-FORMATS: Final = ("auto", "jsonl", "csv")
 EMIT, DROP = "emit", "drop"
 
 
@@ -32,11 +44,24 @@ class StreamOptions(PipelineOptions):
     def _add_argparse_args(cls, parser: argparse.ArgumentParser) -> None:
         inputs = parser.add_argument_group("input")
         add = inputs.add_argument
-        add("--input", action="append", help="file or glob of JSON lines or CSV; repeatable")
+        add(
+            "--input",
+            action="append",
+            help="file or glob of JSON lines or CSV; "
+            "pubsub://projects/P/subscriptions/S[?lease=60s]; "
+            "kafka://HOST:PORT/TOPIC[?group=G&start=earliest|latest|committed|MS]; repeatable",
+        )
+        add("--kafka_properties", help="file of librdkafka settings (key=value), such as SASL's")
         add("--format", default="auto", help=f"{', '.join(FORMATS)} (auto: by the file's ending)")
         add("--key_field", help="field to group by")
         add("--value_field", help="number to aggregate (not needed for count)")
         add("--time_field", default="event_time", help="field of the event time")
+        add(
+            "--time_source",
+            default=FIELD,
+            help=f"{', '.join(TIME_SOURCES)}: whether the event time is the --time_field of the "
+            "record, an attribute (Kafka: header) of that name, or the message's own time",
+        )
         add("--time_unit", default="auto", help=f"{', '.join(TIME_UNITS)} (auto: detected, once)")
         add("--id_field", help="field that identifies a record, for dead letters")
         add("--follow", action="store_true", help="go on reading as files grow and appear")
@@ -66,15 +91,23 @@ class StreamOptions(PipelineOptions):
 
         outputs = parser.add_argument_group("output")
         add = outputs.add_argument
-        add("--output", help="sqlite:///FILE, for the table `windows`")
-        add("--dead_letters", help="folder for too late and invalid records, as JSON lines")
+        add(
+            "--output",
+            help="sqlite:///FILE, for the table `windows`; or a topic: "
+            "pubsub://projects/P/topics/T, kafka://HOST:PORT/TOPIC",
+        )
+        add("--dead_letters", help="folder or topic for too late and invalid records, as JSON")
+        add(
+            "--checkpoint",
+            help="sqlite:///FILE for where a live input stands; by default that of --output",
+        )
         add("--report", help="file for the job's balance, as JSON")
 
 
 class SourceConfig(NamedTuple):
     """The checked configuration of an input and its watermark."""
 
-    files: Files
+    connector: Connector
     strategy: WatermarkStrategy
     settings: ReadSettings
 
@@ -83,7 +116,7 @@ class SourceConfig(NamedTuple):
 class StreamConfig:
     """A checked configuration of the streaming job."""
 
-    files: Files
+    connector: Connector
     strategy: WatermarkStrategy
     settings: ReadSettings
     windows: Windows
@@ -93,15 +126,17 @@ class StreamConfig:
     output: str
     dead_letters: str | None
     report: str | None
+    checkpoint: str | None
+    kafka_options: Mapping[str, str]
 
     @property
     def endless(self) -> bool:
         """Whether the input is read as time goes by."""
-        return self.files.follow or self.settings.replay_speed is not None
+        return self.connector.follows or self.settings.replay_speed is not None
 
     def input_bytes(self) -> int | None:
         """Gives the size of the input in bytes; None where part of it is compressed."""
-        ends = [position.end for position in self.files.initial_positions().values()]
+        ends = [position.end for position in self.connector.initial_positions().values()]
         return None if None in ends else sum(end for end in ends if end is not None)
 
 
@@ -118,13 +153,13 @@ def read_config(options: StreamOptions) -> StreamConfig:
     if options.value_field is None and aggregate != ("count",):
         msg = f"--value_field is required for --aggregate={options.aggregate}"
         raise ValueError(msg)
-    emit = _one_of(options, "too_late", (EMIT, DROP)) == EMIT
+    emit = one_of(options, "too_late", (EMIT, DROP)) == EMIT
     if emit and options.dead_letters is None:
         msg = "--too_late=emit needs --dead_letters DIR, the folder to emit to; or drop and count"
         raise ValueError(msg)
     source = read_source(options)
     return StreamConfig(
-        files=source.files,
+        connector=source.connector,
         strategy=source.strategy,
         settings=source.settings,
         windows=Windows(options.window, options.allowed_lateness, options.window_offset),
@@ -134,6 +169,8 @@ def read_config(options: StreamOptions) -> StreamConfig:
         output=options.output,
         dead_letters=options.dead_letters,
         report=writable_report(options),
+        checkpoint=_checkpoint(options),
+        kafka_options=read_kafka_options(options),
     )
 
 
@@ -144,8 +181,26 @@ def read_source(options: StreamOptions) -> SourceConfig:
         ValueError: For the first flag that is missing or wrong.
     """
     _require(options, "input", "key_field")
-    files = Files(tuple(options.input), _line_format(options), options.follow)
-    return SourceConfig(files, read_strategy(options), _settings(options))
+    return SourceConfig(read_connector(options), read_strategy(options), _settings(options))
+
+
+def _checkpoint(options: StreamOptions) -> str | None:
+    """Gives where a live input keeps its checkpoint; None for other inputs."""
+    if not has_messages(options):
+        if options.checkpoint is not None:
+            msg = (
+                "--checkpoint is of inputs whose records are acknowledged (pubsub://, kafka://); "
+                "files are read from the start: leave it out"
+            )
+            raise ValueError(msg)
+        return None
+    if options.checkpoint is None and is_topic(options.output):
+        msg = (
+            "--checkpoint=sqlite:///FILE is required where --output is a topic: what has been read "
+            "and written must be kept somewhere"
+        )
+        raise ValueError(msg)
+    return str(options.checkpoint or options.output)
 
 
 def check_flags(
@@ -195,37 +250,12 @@ def _require(options: StreamOptions, *names: str) -> None:
             raise ValueError(msg)
 
 
-def _one_of(options: StreamOptions, name: str, values: Sequence[str]) -> str:
-    value = getattr(options, name)
-    if value not in values:
-        msg = f"--{name} must be one of {', '.join(values)}, got {value!r}"
-        raise ValueError(msg)
-    return str(value)
-
-
 def _whole(options: StreamOptions, name: str) -> int:
     text = getattr(options, name)
     if not str(text).isdecimal() or int(text) < 1:
         msg = f"--{name} must be a whole number of at least 1, got {text!r}"
         raise ValueError(msg)
     return int(text)
-
-
-def _line_format(options: StreamOptions) -> LineFormat:
-    name = _one_of(options, "format", FORMATS)
-    if name == "auto":
-        unread = Files(tuple(options.input), JsonLines(options.key_field), options.follow)
-        files = list(unread.initial_positions()) or options.input
-        csv = [".csv" in os.path.basename(name).lower() for name in files]
-        if any(csv) and not all(csv):
-            msg = (
-                "--input mixes CSV and other files, such as "
-                f"{files[csv.index(True)]} and {files[csv.index(False)]}; run them apart"
-            )
-            raise ValueError(msg)
-        name = "csv" if any(csv) else "jsonl"
-    kind = Csv if name == "csv" else JsonLines
-    return kind(options.key_field, options.value_field, options.id_field)
 
 
 def _settings(options: StreamOptions) -> ReadSettings:
@@ -238,7 +268,7 @@ def _settings(options: StreamOptions) -> ReadSettings:
         if not 0 < speed < float("inf"):
             msg = f"--replay_speed must be a number above 0, got {options.replay_speed!r}"
             raise ValueError(msg)
-        if options.follow:
+        if is_live(options):
             msg = "--replay_speed paces a replay; with --follow records come when they come"
             raise ValueError(msg)
     skew: int | Literal["live"] = "live"

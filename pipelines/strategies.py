@@ -8,12 +8,19 @@ import os
 import sys
 from typing import Any, Final
 
+from beam_lateness.pipelines.inputs import has_messages, is_live
 from beam_lateness.transforms.watermarks.custom import GeneratorFactory, check_factory
 from beam_lateness.transforms.watermarks.strategy import HOLD, WatermarkStrategy
-from beam_lateness.transforms.watermarks.timestamps import FieldTime
+from beam_lateness.transforms.watermarks.timestamps import (
+    FieldTime,
+    MessageTime,
+    TimestampAssigner,
+)
 
 WATERMARKS: Final = ("bounded", "monotonous", "punctuated", "adjusting", "none")
 CUSTOM: Final = "module:object"
+TIME_SOURCES: Final = ("field", "attribute", "message")
+FIELD, _, MESSAGE = TIME_SOURCES
 PER_SPLIT, MERGED = "per_split", "merged"
 
 _ALIGNMENT_GROUP: Final = "input"  # the command reads one source: the name meets no other
@@ -63,15 +70,15 @@ def add_watermark_flags(parser: argparse._ArgumentGroup) -> None:
         help=f"{PER_SPLIT}: a watermark a file, and the lowest counts; {MERGED}: one for all, "
         "files read one after the other",
     )
-    add("--idle_timeout", help="with --follow: a file silent for longer holds the others no more")
+    add("--idle_timeout", help="live: a split silent for longer holds the others no more")
     add(
         "--on_all_idle",
-        help="with --idle_timeout, when all files are idle: hold the watermark, or advance it "
+        help="with --idle_timeout, when all splits are idle: hold the watermark, or advance it "
         f"by the clock ({HOLD})",
     )
     add(
         "--max_drift",
-        help="with --follow: a file further ahead of the lowest watermark is paused",
+        help="live: a split further ahead of the lowest watermark is paused",
     )
 
 
@@ -89,10 +96,26 @@ def read_strategy(options: Any) -> WatermarkStrategy:
         msg = f"--watermark must be one of {known} or {CUSTOM} (with a colon), got {kind!r}"
         raise ValueError(msg)
     _check_flags_of(kind, options)
-    strategy = _base(kind, options).with_timestamp_assigner(
-        FieldTime(options.time_field, options.time_unit)
-    )
+    strategy = _base(kind, options).with_timestamp_assigner(_assigner(options))
     return _with_splits(strategy, options)
+
+
+def _assigner(options: Any) -> TimestampAssigner:
+    if options.time_source == FIELD:
+        return FieldTime(options.time_field, options.time_unit)
+    if options.time_source not in TIME_SOURCES:
+        known = ", ".join(TIME_SOURCES)
+        msg = f"--time_source must be one of {known}, got {options.time_source!r}"
+        raise ValueError(msg)
+    if not has_messages(options):
+        msg = (
+            f"--time_source={options.time_source} takes the event time from the message around a "
+            "record, and files have none: name a field by --time_field"
+        )
+        raise ValueError(msg)
+    if options.time_source == MESSAGE:
+        return MessageTime()
+    return MessageTime(options.time_field, options.time_unit)
 
 
 def _check_flags_of(kind: str, options: Any) -> None:
@@ -152,10 +175,10 @@ def _with_splits(strategy: WatermarkStrategy, options: Any) -> WatermarkStrategy
         )
         raise ValueError(msg)
     for flag in ("idle_timeout", "max_drift"):
-        if getattr(options, flag) is not None and not options.follow:
+        if getattr(options, flag) is not None and not is_live(options):
             msg = (
-                f"--{flag} needs --follow: a replay reads the file that is behind first, and has "
-                "no idle ones"
+                f"--{flag} needs --follow or a topic: a replay reads the file that is behind "
+                "first, and has no idle ones"
             )
             raise ValueError(msg)
     if options.split_watermarks == MERGED:

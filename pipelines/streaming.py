@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import Final
+from typing import Any, Final
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
@@ -26,11 +26,16 @@ from beam_lateness.pipelines.report import Report, format_time
 from beam_lateness.pipelines.runners import Engine, EngineError, choose_engine
 from beam_lateness.pipelines.runs import new_run
 from beam_lateness.transforms import metrics
+from beam_lateness.transforms.commits.store import CommitAfterStore
 from beam_lateness.transforms.lateness.aggregate import AggregateWindows
 from beam_lateness.transforms.lateness.classify import RouteTooLate
 from beam_lateness.transforms.sinks.dead_letters import WriteDeadLetters
-from beam_lateness.transforms.sinks.upsert import UpsertPanes
+from beam_lateness.transforms.sinks.topic_urls import is_topic
+from beam_lateness.transforms.sinks.topics import PublishDeadLetters, PublishPanes
+from beam_lateness.transforms.sinks.upsert import RemoveStale, UpsertPanes
+from beam_lateness.transforms.sources.pubsub import PubSub
 from beam_lateness.transforms.sources.reader import ReadEvents
+from beam_lateness.transforms.sources.sessions import close_sessions, open_sessions
 from beam_lateness.transforms.sources.status import unpublish
 
 OK, FAILED, MISUSED, INTERRUPTED = 0, 1, 2, 130
@@ -55,20 +60,46 @@ def build(pipeline: beam.Pipeline, config: StreamConfig, *, embedded: bool, run:
     Raises:
         ValueError: If the input or an output cannot be used.
     """
+    commits = _commits(config, run)
     read = pipeline | "ReadEvents" >> ReadEvents(
-        config.files, config.strategy, config.settings, embedded
+        config.connector, config.strategy, config.settings, embedded, commits
     )
     routed = read.events | "RouteTooLate" >> RouteTooLate(config.windows)
     panes = routed.accepted | "AggregateWindows" >> AggregateWindows(
         config.windows, config.aggregate, config.num_shards
     )
     # Made before the table, so that a folder that cannot be written leaves no empty table behind.
-    dead_letters = config.dead_letters and WriteDeadLetters(config.dead_letters, run)
-    _ = panes | "UpsertPanes" >> UpsertPanes(config.output, run)
-    if dead_letters:
+    dead_letters = _dead_letters(config, run, commits)
+    written = None if commits is None else commits.panes_written
+    if is_topic(config.output):
+        publish = PublishPanes(config.output, run, config.kafka_options, written)
+        _ = panes | "PublishPanes" >> publish
+    else:
+        _ = panes | "UpsertPanes" >> UpsertPanes(config.output, run, written)
+    if dead_letters is not None:
         _ = read.invalid | "WriteInvalid" >> dead_letters
         if config.emit_too_late:
             _ = routed.too_late | "WriteTooLate" >> dead_letters
+
+
+def _commits(config: StreamConfig, run: str) -> CommitAfterStore | None:
+    """How a live input is acknowledged: this job's engines keep nothing when they die."""
+    if config.checkpoint is None:
+        return None
+    retract = None if is_topic(config.output) else RemoveStale(config.output, run)
+    kept = config.dead_letters is not None
+    return CommitAfterStore(
+        run, config.windows, config.checkpoint, config.emit_too_late, kept, retract
+    )
+
+
+def _dead_letters(config: StreamConfig, run: str, commits: CommitAfterStore | None) -> Any:
+    if config.dead_letters is None:
+        return None
+    written = None if commits is None else commits.letters_written
+    if is_topic(config.dead_letters):
+        return PublishDeadLetters(config.dead_letters, run, config.kafka_options, written)
+    return WriteDeadLetters(config.dead_letters, run, written)
 
 
 def run_stream(argv: Sequence[str], console: Console) -> int:
@@ -89,17 +120,23 @@ def run_stream(argv: Sequence[str], console: Console) -> int:
     options = PipelineOptions(list(argv))
     config = read_config(options.view_as(StreamOptions))
     run = new_run()
-    config.files.initial_positions()
+    config.connector.initial_positions()
+    if isinstance(config.connector, PubSub):
+        config.connector.check(ordered_allowed=False)
     engine = choose_engine(
         options, endless=config.endless, input_bytes=config.input_bytes(), say=console.print
     )
     console.print(f"engine: {engine.name} ({engine.reason})")
     metrics.start_tally()
     unpublish()
+    open_sessions()
     pipeline = beam.Pipeline(runner=engine.runner, options=options)
     build(pipeline, config, embedded=engine.embedded, run=run)
-    with Progress(console):
-        result, interrupted = _run_to_end(pipeline, engine)
+    try:
+        with Progress(console):
+            result, interrupted = _run_to_end(pipeline, engine)
+    finally:
+        close_sessions()
     report = Report.of(_counts(result, engine, interrupted), engine.name, run)
     return _finish(report, config, console, interrupted)
 
@@ -147,7 +184,8 @@ def _finish(report: Report, config: StreamConfig, console: Console, interrupted:
     console.print(f"balance: {report.balance()}", highlight=False, soft_wrap=True)
     watermark = format_time(report.watermark_ms)
     console.print(f"watermark: {watermark}; panes: {report.panes:,}", highlight=False)
-    console.print(f"windows: {config.output} (table windows, run {report.run})", soft_wrap=True)
+    where = "run" if is_topic(config.output) else "table windows, run"
+    console.print(f"windows: {config.output} ({where} {report.run})", soft_wrap=True)
     if config.dead_letters is not None:
         console.print(f"dead letters: {config.dead_letters}", soft_wrap=True)
     elif report.invalid:
@@ -155,9 +193,13 @@ def _finish(report: Report, config: StreamConfig, console: Console, interrupted:
     if config.report is not None:
         report.write(config.report)
     if interrupted:
+        again = (
+            "the same command again reads from the start and corrects the table"
+            if config.checkpoint is None
+            else "they were given back, and the same command again goes on with them"
+        )
         console.print(
-            f"interrupted: {report.unaccounted:,} records were in windows still open; "
-            "the same command again reads from the start and corrects the table",
+            f"interrupted: {report.unaccounted:,} records were in windows still open; {again}",
             soft_wrap=True,
         )
         return INTERRUPTED

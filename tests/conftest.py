@@ -1,13 +1,18 @@
-"""What all tests share: the Prism engine, found or built once for those that ask for it."""
+"""What all tests share: the engine and the servers, got once for those that ask for them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from beam_lateness.pipelines.runners import PRISM_VARIABLE, find_prism, obtain_prism
+
+if TYPE_CHECKING:  # most tests run without the servers' clients installed
+    from services.kafka_broker import KafkaBroker
+    from services.pubsub_server import PubsubServer
 
 
 @pytest.fixture(scope="session")
@@ -17,3 +22,21 @@ def prism() -> Iterator[str]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(PRISM_VARIABLE, location)
         yield location
+
+
+@pytest.fixture(scope="session")
+def pubsub_server() -> Iterator[PubsubServer]:
+    """A Pub/Sub server, whose subscriptions may have ack deadlines of a second."""
+    from services.pubsub_server import PubsubServer
+
+    with PubsubServer(min_ack_deadline_s=1) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
+    """A Kafka broker."""
+    from services.kafka_broker import KafkaBroker
+
+    with KafkaBroker(tmp_path_factory.mktemp("kafka")) as broker:
+        yield broker

@@ -34,8 +34,9 @@ class EventBatch:
         split: The split's name (file, subscription, partition).
         columns: A record batch of `key` (string), `value` (int64, double or null), `id` (string,
             null where the record has none), `event_time` (int64, ms), `watermark` (int64, ms,
-            exclusive: what held just before the record arrived), `position` (int64) and `payload`
-            (binary: the record as it was read). `TagLate` adds `behind_ms` (int64).
+            exclusive: what held just before the record arrived), `position` (int64, or string
+            where it is a message id) and `payload` (binary: the record as it was read). `TagLate`
+            adds `behind_ms` (int64).
     """
 
     split: str

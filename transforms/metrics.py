@@ -28,6 +28,7 @@ WATERMARK_LAG_MS: Final = "watermark_lag_ms"
 IDLE_SPLITS: Final = "idle_splits"
 PAUSED_SPLITS: Final = "paused_splits"
 BOUND_MS: Final = "bound_ms"
+IN_FLIGHT: Final = "in_flight_records"
 COUNTS: Final = (INPUT, AGGREGATED, LATE, TOO_LATE, INVALID, BLANK_LINES, PANES)
 
 _lock = threading.Lock()

@@ -45,7 +45,7 @@ class TooLateRecord(NamedTuple):
         late_by_ms: How far the watermark was past `window_end + allowed lateness`, ms, >= 0; None
             where the watermark is.
         split: Where it came from; None for a record of another source.
-        position: Its place in the split.
+        position: Its place in the split: an offset, or a message id.
         record_id: Its own id, or a stable one of split and position.
         payload: The record as it was read, without the line break.
     """
@@ -58,7 +58,7 @@ class TooLateRecord(NamedTuple):
     watermark: int | None = None
     late_by_ms: int | None = None
     split: str | None = None
-    position: int | None = None
+    position: int | str | None = None
     record_id: str | None = None
     payload: bytes | None = None
 
@@ -70,7 +70,7 @@ class InvalidRecord(NamedTuple):
         reason: A fixed word, such as `malformed_json` or `missing_key`.
         detail: The same for a person.
         split: Where it came from; None for a record of another source.
-        position: Its place in the split.
+        position: Its place in the split: an offset, or a message id.
         record_id: Its own id, or a stable one of split and position.
         payload: What was read.
     """
@@ -78,6 +78,6 @@ class InvalidRecord(NamedTuple):
     reason: str
     detail: str
     split: str | None = None
-    position: int | None = None
+    position: int | str | None = None
     record_id: str | None = None
     payload: bytes | None = None

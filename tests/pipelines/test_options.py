@@ -310,7 +310,7 @@ def test_the_source_needs_no_window_and_no_output(base: dict[str, str | None]) -
     flags = {**base, **dict.fromkeys(names)}
     source = read_source(PipelineOptions(as_flags(flags)).view_as(StreamOptions))
     job = config(base)
-    assert source == (job.files, job.strategy, job.settings)
+    assert source == (job.connector, job.strategy, job.settings)
     without = PipelineOptions(as_flags({**flags, "key_field": None})).view_as(StreamOptions)
     with pytest.raises(ValueError, match="--key_field is required"):
         read_source(without)
@@ -345,7 +345,7 @@ def test_the_size_of_the_input_is_known_unless_some_is_compressed(
 
 def test_a_glob_is_looked_up_in_the_current_folder_too(base: dict[str, str | None]) -> None:
     """`--input='in*'` finds what the shell would, under the name of `--input=in.jsonl`."""
-    names = config({**base, "input": "in*"}).files.initial_positions()
+    names = config({**base, "input": "in*"}).connector.initial_positions()
     assert list(names) == ["in.jsonl"]
 
 

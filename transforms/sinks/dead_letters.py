@@ -6,6 +6,7 @@ import base64
 import json
 import os
 import uuid
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -68,7 +69,8 @@ def _payload(payload: bytes) -> dict[str, str]:
         }
 
 
-def _encode(letter: dict[str, Any]) -> bytes:
+def encode_letter(letter: dict[str, Any]) -> bytes:
+    """Gives a dead letter as JSON, without a line break."""
     try:
         return orjson.dumps(letter, default=repr)
     except TypeError:  # an integer beyond 64 bits, keys that are no text, a lone surrogate
@@ -87,6 +89,7 @@ class WriteDeadLetters(beam.PTransform[PCollection[Any], PCollection[Any]]):
     Args:
         directory: The folder; it is made if need be.
         run: Names this run; it is part of the file names.
+        written: Called with the records whose lines are on the disk; it must be picklable.
 
     Raises:
         ValueError: At construction, if the folder cannot be written.
@@ -94,6 +97,7 @@ class WriteDeadLetters(beam.PTransform[PCollection[Any], PCollection[Any]]):
 
     directory: str
     run: str
+    written: Callable[[Sequence[TooLateRecord | InvalidRecord]], None] | None = None
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -109,15 +113,21 @@ class WriteDeadLetters(beam.PTransform[PCollection[Any], PCollection[Any]]):
 
     def expand(self, records: PCollection[Any]) -> PCollection[Any]:
         """Writes bundle by bundle."""
-        return records | "Append" >> beam.ParDo(_Append(self.directory, self.run))
+        return records | "Append" >> beam.ParDo(_Append(self.directory, self.run, self.written))
 
 
 class _Append(beam.DoFn):
     """Collects lines and appends them with one write."""
 
-    def __init__(self, directory: str, run: str) -> None:
+    def __init__(
+        self,
+        directory: str,
+        run: str,
+        written: Callable[[Sequence[TooLateRecord | InvalidRecord]], None] | None = None,
+    ) -> None:
         self._directory = directory
         self._run = run
+        self._written = written
 
     def setup(self) -> None:
         name = f"dead-letters-{self._run}-{uuid.uuid4().hex[:8]}.jsonl"
@@ -125,11 +135,13 @@ class _Append(beam.DoFn):
 
     def start_bundle(self) -> None:
         self._lines: list[bytes] = []
+        self._records: list[TooLateRecord | InvalidRecord] = []
         self._size = 0
 
     def process(self, element: TooLateRecord | InvalidRecord) -> None:
-        line = _encode(dead_letter(element)) + b"\n"
+        line = encode_letter(dead_letter(element)) + b"\n"
         self._lines.append(line)
+        self._records.append(element)
         self._size += len(line)
         if self._size >= _BYTES_AT_ONCE:
             self._flush()
@@ -144,4 +156,8 @@ class _Append(beam.DoFn):
             data = memoryview(b"".join(self._lines))
             while data:
                 data = data[file.write(data) :]
+            os.fsync(file.fileno())
+        records = self._records
         self.start_bundle()
+        if self._written is not None:
+            self._written(records)

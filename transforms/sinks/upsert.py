@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -15,26 +14,23 @@ from sqlalchemy import (
     BigInteger,
     Column,
     Dialect,
-    Engine,
     MetaData,
     Table,
     Text,
     and_,
-    create_engine,
-    event,
+    delete,
     inspect,
     or_,
 )
 from sqlalchemy.dialects.sqlite import insert
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, DatabaseError
+from sqlalchemy.exc import DatabaseError
 from sqlalchemy.types import UserDefinedType
 
+from beam_lateness.transforms.database import open_database
 from beam_lateness.transforms.results import Pane
 
 TABLE_NAME: Final = "windows"
 _ROWS_AT_ONCE: Final = 5000
-_BUSY_TIMEOUT_S: Final = 60
 
 
 class _Value(UserDefinedType[Any]):
@@ -98,7 +94,7 @@ class WindowTable:
     """
 
     def __init__(self, url: str) -> None:
-        self._engine = _open(url)
+        self._engine = open_database(url, "output (--output)")
         try:
             _TABLE.create(self._engine, checkfirst=True)
             self._check_shape(url)
@@ -158,6 +154,18 @@ class WindowTable:
         with self._engine.begin() as connection:
             connection.execute(statement, [rows[key] for key in sorted(rows)])
 
+    def remove(self, first_run: str, run: str, low_ms: int, high_ms: int) -> None:
+        """Removes rows of windows with `low_ms` < end <= `high_ms`, of runs before `run`."""
+        columns = _TABLE.c
+        statement = delete(_TABLE).where(
+            columns.run >= first_run,
+            columns.run < run,
+            columns.window_end_ms > low_ms,
+            columns.window_end_ms <= high_ms,
+        )
+        with self._engine.begin() as connection:
+            connection.execute(statement)
+
     def close(self) -> None:
         """Closes the connections."""
         self._engine.dispose()
@@ -173,6 +181,8 @@ class UpsertPanes(beam.PTransform[PCollection[Pane], PCollection[Any]]):
         url: `sqlite:///FILE`.
         run: Names this run; a later run's name must sort after it (`runs.new_run`). A run begun
             again from the start so replaces what an interrupted one left.
+        written: Called with the panes of each transaction once it is committed; it must be
+            picklable.
 
     Raises:
         ValueError: At construction, if the table cannot be used (see `WindowTable`).
@@ -180,6 +190,7 @@ class UpsertPanes(beam.PTransform[PCollection[Pane], PCollection[Any]]):
 
     url: str
     run: str
+    written: Callable[[Sequence[Pane]], None] | None = None
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -187,15 +198,18 @@ class UpsertPanes(beam.PTransform[PCollection[Pane], PCollection[Any]]):
 
     def expand(self, panes: PCollection[Pane]) -> PCollection[Any]:
         """Writes bundle by bundle."""
-        return panes | "Upsert" >> beam.ParDo(_Upsert(self.url, self.run))
+        return panes | "Upsert" >> beam.ParDo(_Upsert(self.url, self.run, self.written))
 
 
 class _Upsert(beam.DoFn):
     """Collects panes and writes them in batches."""
 
-    def __init__(self, url: str, run: str) -> None:
+    def __init__(
+        self, url: str, run: str, written: Callable[[Sequence[Pane]], None] | None = None
+    ) -> None:
         self._url = url
         self._run = run
+        self._written = written
 
     def setup(self) -> None:
         self._table = WindowTable(self._url)
@@ -212,36 +226,45 @@ class _Upsert(beam.DoFn):
         self._flush()
 
     def _flush(self) -> None:
-        self._table.write(self._panes, self._run)
-        self._panes = []
+        panes, self._panes = self._panes, []
+        self._table.write(panes, self._run)
+        if panes and self._written is not None:
+            self._written(panes)
 
     def teardown(self) -> None:
         self._table.close()
 
 
-def _open(url: str) -> Engine:
-    remedy = "give sqlite:///FILE (four slashes for an absolute path)"
-    try:
-        parsed = make_url(url)
-    except ArgumentError as error:
-        msg = f"output (--output) must be a database URL, got {url!r}; {remedy}"
-        raise ValueError(msg) from error
-    in_memory = parsed.database in (None, "", ":memory:")
-    if parsed.drivername not in ("sqlite", "sqlite+pysqlite") or in_memory:
-        msg = f"output (--output) must be a SQLite file, got {url!r}; {remedy}"
-        raise ValueError(msg)
-    folder = os.path.dirname(os.path.abspath(str(parsed.database)))
-    if not os.path.isdir(folder) or not os.access(folder, os.W_OK):
-        msg = f"output (--output) {url!r} cannot be written: no writable folder {folder!r}"
-        raise ValueError(msg)
-    engine = create_engine(parsed, connect_args={"timeout": _BUSY_TIMEOUT_S})
-    event.listen(engine, "connect", _use_wal)
-    return engine
+@dataclass(frozen=True)
+class RemoveStale:
+    """Removes the rows that only an earlier, broken off run wrote of windows that this one settles.
 
+    Such a row stands on records that were never acknowledged, and came again. Where they were
+    accepted again the row has been replaced; where all of them came too late now, they are dead
+    letters, and the row would count them twice.
 
-def _use_wal(connection: Any, _: Any) -> None:
-    """Lets readers read while the job writes."""
-    cursor = connection.cursor()
-    cursor.execute("PRAGMA journal_mode=WAL")
-    cursor.execute("PRAGMA synchronous=NORMAL")
-    cursor.close()
+    Args:
+        url: The database of `UpsertPanes`.
+        run: This run.
+
+    Example:
+        >>> RemoveStale("sqlite:///windows.db", "run-2").run
+        'run-2'
+    """
+
+    url: str
+    run: str
+
+    def __call__(self, first_run: str, low_ms: int, high_ms: int) -> None:
+        """Removes them.
+
+        Args:
+            first_run: The first run that read this source: earlier ones are left alone.
+            low_ms: Of windows that end after this, in ms,
+            high_ms: and not after this.
+        """
+        table = WindowTable(self.url)
+        try:
+            table.remove(first_run, self.run, low_ms, high_ms)
+        finally:
+            table.close()

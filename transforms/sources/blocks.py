@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from beam_lateness.transforms.sources.records import Record
+from beam_lateness.transforms.sources.records import BadRecordError, Record
 from beam_lateness.transforms.times import Flags, Millis
 
 Indices = npt.NDArray[np.int64]
@@ -33,9 +34,13 @@ class Lines:
 
     Args:
         data: The block; it starts at a line's start.
+        offset: Where it starts in its split.
+        base: What a record's position counts from.
     """
 
     data: bytes
+    offset: int = 0
+    base: int = 0
     starts: Indices = field(init=False)
     ends: Indices = field(init=False)
     stops: Indices = field(init=False)  # after the line break
@@ -75,6 +80,30 @@ class Lines:
 
     def __getitem__(self, line: int) -> bytes:
         return self.data[self.starts[line] : self.ends[line]]
+
+    def __iter__(self) -> Iterator[bytes]:
+        return map(self.__getitem__, range(len(self)))
+
+    @property
+    def problems(self) -> Mapping[int, BadRecordError]:
+        """What is wrong with a record before it is parsed: nothing, in a file."""
+        return {}
+
+    def event_times(self, low: int, high: int) -> Millis | None:
+        """Gives the event times that stand beside the records, in ms; None in a file."""
+        return None
+
+    def irregular(self) -> Indices:
+        """Gives the records that are no single line."""
+        return np.empty(0, dtype=np.int64)
+
+    def positions(self, rows: Indices) -> pa.Array:
+        """Gives the positions of some records."""
+        return pa.array(self.base + self.offset + self.starts[rows])
+
+    def resume_at(self, row: int | None) -> int:
+        """Gives the offset at which reading goes on before a row; at None, after the last one."""
+        return self.offset + (len(self.data) if row is None else int(self.starts[row]))
 
     def payloads(self) -> pa.Array:
         """Gives the lines, each with its line break, as an Arrow array.

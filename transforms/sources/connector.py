@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple, Protocol, TypeAlias
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 
+from beam_lateness.transforms.sources.blocks import Lines
 from beam_lateness.transforms.sources.formats import LineFormat
+from beam_lateness.transforms.sources.messages import MessageLines, Messages
+from beam_lateness.transforms.watermarks.timestamps import TimestampAssigner
 
 
 class SplitPosition(NamedTuple):
@@ -30,19 +33,35 @@ Positions: TypeAlias = Mapping[str, SplitPosition]
 
 
 class Block(NamedTuple):
-    """Whole lines of a split.
+    """Whole lines of a split, or messages.
 
     Args:
         data: The lines.
         offset: Where the first one starts in the split.
         at_end: Whether nothing follows (never, while a split may still grow).
         base: What a record's position counts from.
+        messages: The messages, where the records come as such; `data` is empty then.
+        caught_up: Of an empty block: whether it is known that there is nothing more for now. (A
+            broker that does not answer is no sign of a silent split.)
     """
 
     data: bytes
     offset: int
     at_end: bool
     base: int = 0
+    messages: Messages | None = None
+    caught_up: bool = True
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing in it."""
+        return not self.data and self.messages is None
+
+    def lines(self, timestamps: TimestampAssigner) -> Lines:
+        """Cuts it into records."""
+        if self.messages is not None:
+            return MessageLines.of(self.messages, timestamps)
+        return Lines(self.data, self.offset, self.base)
 
 
 class SplitReader(Protocol):
@@ -57,6 +76,32 @@ class SplitReader(Protocol):
 
     def close(self) -> None:
         """Gives up what the reader holds."""
+
+
+class AcknowledgingReader(SplitReader, Protocol):
+    """Reads a split of a source that keeps its records until they are acknowledged.
+
+    Its `close` gives back what is not acknowledged, so that the next reader has it at once.
+    """
+
+    def acknowledge(self, positions: Sequence[int | str], resume: int) -> list[int | str]:
+        """Tells the source that records are done with.
+
+        Args:
+            positions: The records' positions.
+            resume: The offset before which every record is done with.
+
+        Returns:
+            The positions of which the source could not be told; the caller tries again.
+        """
+
+    def recovered(self, until: int, clean: bool) -> bool:
+        """Says whether what was unacknowledged when the last run ended has come again.
+
+        Args:
+            until: The offset that the last run had read up to.
+            clean: Whether it ended in order, and gave back what it had not acknowledged.
+        """
 
 
 class Connector(Protocol):
@@ -82,3 +127,12 @@ class Connector(Protocol):
 
     def head(self) -> Iterator[tuple[bytes, bytes]]:
         """Gives the lines of all splits from the start, each with its split's header line."""
+
+
+@runtime_checkable
+class AcknowledgingConnector(Connector, Protocol):
+    """An input that keeps its records until they are acknowledged; its readers can do that."""
+
+    @property
+    def source_id(self) -> str:
+        """Names the input: the same in each run that goes on with it."""

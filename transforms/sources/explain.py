@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 
 from beam_lateness.transforms.sources import status
 from beam_lateness.transforms.sources.connector import Connector
-from beam_lateness.transforms.sources.group import Group, ReadSettings
+from beam_lateness.transforms.sources.group import Group
+from beam_lateness.transforms.sources.read_settings import ReadSettings
 from beam_lateness.transforms.sources.status import SplitStatus
 from beam_lateness.transforms.times import Duration, duration_ms, format_duration
 from beam_lateness.transforms.watermarks.strategy import HOLD, WatermarkStrategy

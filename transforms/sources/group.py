@@ -12,56 +12,40 @@ from __future__ import annotations
 
 import functools
 import logging
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from beam_lateness.transforms.sources import status
-from beam_lateness.transforms.sources.blocks import Lines
-from beam_lateness.transforms.sources.connector import Connector, Positions, SplitPosition
+from beam_lateness.transforms.sources.connector import (
+    AcknowledgingConnector,
+    Connector,
+    Positions,
+    SplitPosition,
+    SplitReader,
+)
 from beam_lateness.transforms.sources.formats import bind
 from beam_lateness.transforms.sources.pace import Pace
+from beam_lateness.transforms.sources.read_settings import LIVE_FUTURE_SKEW_MS, ReadSettings
 from beam_lateness.transforms.sources.records import Line
-from beam_lateness.transforms.sources.split import Poll, Split, Track
-from beam_lateness.transforms.sources.status import GroupStatus, SplitStatus, holder_of
-from beam_lateness.transforms.times import NO_WATERMARK_MS, format_duration
+from beam_lateness.transforms.sources.split import Poll, Split, Track, shown
+from beam_lateness.transforms.sources.status import GroupStatus, holder_of
+from beam_lateness.transforms.times import format_duration
 from beam_lateness.transforms.watermarks.alignment import AlignmentMember
-from beam_lateness.transforms.watermarks.estimator import GroupState, SplitState, exclusive
+from beam_lateness.transforms.watermarks.estimator import GroupState, SplitState
 from beam_lateness.transforms.watermarks.splits import SplitWatermarks
 from beam_lateness.transforms.watermarks.strategy import ADVANCE, WatermarkStrategy
+from beam_lateness.transforms.watermarks.timestamps import MessageTime
 
 _LOG = logging.getLogger(__name__)
 
-BLOCK_BYTES: Final = 8 << 20
-LIVE_FUTURE_SKEW_MS: Final = 300_000
 MERGED: Final = ""
 """The name of the one watermark of merged splits."""
 
+_HELD: Final = "\0held"  # stands in the minimum for a split that holds the watermark
 _LEAST_BLOCK_BYTES: Final = 1 << 16
 _IDLE_WAIT_S: Final = 0.2  # between polls of a live input that had nothing new
-
-
-@dataclass(frozen=True)
-class ReadSettings:
-    """How a group is read.
-
-    Args:
-        block_bytes: About how much is read before the watermark is reported.
-        max_future_skew_ms: Records further ahead of the clock are invalid, and move no watermark;
-            None for no limit; "live" for 5 minutes where the input is followed and no limit where
-            it is replayed.
-        replay_speed: Event time released per wall time (2 is twice as fast as it happened); None
-            for full speed.
-        clock: Gives the time in seconds since the epoch.
-    """
-
-    block_bytes: int = BLOCK_BYTES
-    max_future_skew_ms: int | Literal["live"] | None = "live"
-    replay_speed: float | None = None
-    clock: Callable[[], float] = time.time
 
 
 @dataclass(frozen=True)
@@ -89,18 +73,36 @@ class Group:
         Raises:
             ValueError: If there is nothing to read, or a field or the time unit cannot be made out.
         """
+        if isinstance(strategy.timestamps, MessageTime) and not isinstance(
+            connector, AcknowledgingConnector
+        ):
+            msg = (
+                "MessageTime (--time_source=message or attribute) takes the event time from the "
+                "message around a record; the lines of a file have none: name a field"
+            )
+            raise ValueError(msg)
         strategy, sample = bind(
             connector.line_format, strategy, connector.head(), follows=connector.follows
         )
         return Group(connector, strategy, sample, settings or ReadSettings())
 
     def open(
-        self, positions: Positions | None = None, state: GroupState | None = None
+        self,
+        positions: Positions | None = None,
+        state: GroupState | None = None,
+        *,
+        hold: bool = False,
     ) -> GroupReader:
-        """Opens the input, at its start or where a checkpoint left it."""
+        """Opens the input, at its start or where a checkpoint left it.
+
+        Args:
+            positions: Where every split stands; None for the start.
+            state: The watermark state there.
+            hold: Whether the watermark stands, until `end_hold`.
+        """
         if positions is None:
             positions = self.connector.initial_positions()
-        return GroupReader(self, positions, state or GroupState())
+        return GroupReader(self, positions, state or GroupState(), hold=hold)
 
 
 class GroupReader:
@@ -110,9 +112,12 @@ class GroupReader:
         group: The input.
         positions: Where every split stands.
         state: The watermark state at those positions.
+        hold: Whether the watermark stands, until `end_hold`.
     """
 
-    def __init__(self, group: Group, positions: Positions, state: GroupState) -> None:
+    def __init__(
+        self, group: Group, positions: Positions, state: GroupState, *, hold: bool = False
+    ) -> None:
         connector, strategy, settings = group.connector, group.strategy, group.settings
         self._connector = connector
         self._strategy = strategy
@@ -124,6 +129,9 @@ class GroupReader:
             strategy.create_generator, clock=settings.clock, emit_each=not self._live
         )
         self._combined = SplitWatermarks(state.watermark_ms)
+        self.holds = hold
+        if hold:
+            self._combined.update(_HELD, state.watermark_ms)
         self._ticked_ms = state.ticked_ms
         self._moved = (settings.clock(), state.watermark_ms)  # when the watermark moved last
         self._tracks: dict[str, Track] = {}
@@ -149,6 +157,15 @@ class GroupReader:
             if track.idle:
                 self._combined.mark_idle(known)
 
+    def end_hold(self) -> None:
+        """Lets the watermark follow the splits again."""
+        self.holds = False
+        self._combined.remove(_HELD)
+
+    def readers(self) -> dict[str, SplitReader]:
+        """Gives the readers that are open, by split."""
+        return {name: s.reader for name, s in self._splits.items() if s.reader is not None}
+
     @property
     def positions(self) -> dict[str, SplitPosition]:
         """Where every split stands."""
@@ -163,14 +180,14 @@ class GroupReader:
     @property
     def status(self) -> GroupStatus:
         """Where the group stands."""
-        splits = tuple(_status_of(split) for _, split in sorted(self._splits.items()))
+        splits = tuple(split.status for _, split in sorted(self._splits.items()))
         holder = holder_of(splits, finished=not self._unfinished())
         bounds = [track.generator.bound_ms for track in self._tracks.values()]
         watermark_ms = self._combined.combined_ms
         now = self._settings.clock()
         if watermark_ms > self._moved[1]:
             self._moved = (now, watermark_ms)
-        shown_ms = _known(watermark_ms)
+        shown_ms = shown(watermark_ms)
         return GroupStatus(
             shown_ms,
             splits,
@@ -239,16 +256,20 @@ class GroupReader:
         block = split.reader.read(size)
         split.at_end = block.at_end
         split.position = split.position._replace(offset=block.offset, base=block.base)
-        if not block.data:
+        split.caught_up = block.caught_up
+        if block.empty:
             return False
+        lines = block.lines(self._fields.timestamps)
         if split.parser is None or split.header != split.reader.header:
             split.header = split.reader.header
+            if not self._sample:  # a live input that was empty when it was bound
+                head = ((split.header, raw) for raw in lines)
+                self._sample = self._connector.line_format.sample(self._fields, head)
             split.parser = self._connector.line_format.parser(
                 self._fields, self._sample, split.header
             )
-        lines = Lines(block.data)
         columns, rejected = split.parser.parse(lines, self._latest_ms())
-        split.load(lines, block.offset, columns, rejected)
+        split.load(lines, columns, rejected)
         return True
 
     def _latest_ms(self) -> int | None:
@@ -274,6 +295,7 @@ class GroupReader:
             if name not in self._splits:
                 self._add(name, position, {})
         asked: dict[str, list[_Found]] = {}  # by track
+        anything = False
         of = self._combined.of
         for split in sorted(self._splits.values(), key=lambda s: (of(s.track.name), s.name)):
             track = split.track
@@ -289,13 +311,15 @@ class GroupReader:
                 self._take(split, poll)
             elif found:  # lines that are no records move no watermark, and wake nobody
                 split.release(0, poll, split.stamps)
-            asked.setdefault(track.name, []).append(_Found(records, found, now_ms))
+            unknown = found or not split.caught_up
+            asked.setdefault(track.name, []).append(_Found(records, unknown, now_ms))
+            anything = anything or found
         self._probe(asked)
         self._tick()
         if self._strategy.on_all_idle == ADVANCE and self._combined.all_idle:
             bounds = [track.generator.bound_ms or 0 for track in self._tracks.values()]
             self._combined.advance(self._now_ms() - max(bounds) - 1)
-        if not any(each.anything for found in asked.values() for each in found):
+        if not anything:
             poll.wait_s = min(_IDLE_WAIT_S, self._strategy.emit_interval_ms / 1000)
 
     def _take(self, split: Split, poll: Poll) -> None:
@@ -312,7 +336,7 @@ class GroupReader:
 
     def _is_ahead(self, track: Track) -> bool:
         """Says whether a split is too far ahead to be read on; an idle one is asked on."""
-        if self._alignment is None:
+        if self._alignment is None or self.holds:
             return False
         allowed = self._alignment.max_allowed_ms(self._combined.minimum_known())
         ahead = allowed is not None and self._combined.of(track.name) > allowed
@@ -321,13 +345,13 @@ class GroupReader:
     def _probe(self, asked: Mapping[str, list[_Found]]) -> None:
         """Tells the idleness timers what the poll found.
 
-        Where it found nothing but lines that are no records it tells neither way: there may be
-        more to come, and it is no sign of life.
+        Where it found nothing but lines that are no records, or had no answer, it tells neither
+        way: there may be more to come, and it is no sign of life.
         """
         for name, found in asked.items():
             timer = self._tracks[name].timer
             active = any(each.records for each in found)
-            if timer is None or (not active and any(each.anything for each in found)):
+            if timer is None or (not active and any(each.other for each in found)):
                 continue
             if timer.probe(active, found[-1].asked_ms):
                 self._combined.mark_idle(name)
@@ -345,31 +369,14 @@ class GroupReader:
 
 
 class _Found(NamedTuple):
-    """What a live poll found in a split, and when it asked."""
+    """What a live poll found in a split, and when it asked.
+
+    Args:
+        records: Whether there were records.
+        other: Whether there was anything else, or may be: the source did not answer.
+        asked_ms: When it asked.
+    """
 
     records: bool
-    anything: bool
+    other: bool
     asked_ms: int
-
-
-def _status_of(split: Split) -> SplitStatus:
-    state = status.ACTIVE
-    if split.position.done:
-        state = status.FINISHED
-    elif split.track.idle:
-        state = status.IDLE
-    elif split.paused:
-        state = status.PAUSED
-    first_ms, last_ms = split.span_ms or (None, None)
-    return SplitStatus(
-        split.name,
-        state,
-        split.records,
-        first_ms,
-        last_ms,
-        _known(split.track.generator.watermark_ms),
-    )
-
-
-def _known(watermark_ms: int) -> int | None:
-    return exclusive(watermark_ms) if watermark_ms > NO_WATERMARK_MS else None

@@ -30,7 +30,7 @@ from beam_lateness.transforms.sources.records import (
     read_json_line,
 )
 from beam_lateness.transforms.times import MAX_EVENT_TIME_MS, MIN_EVENT_TIME_MS, Flags
-from beam_lateness.transforms.watermarks.timestamps import FieldTime
+from beam_lateness.transforms.watermarks.timestamps import FieldTime, MessageTime
 
 _SMALL_RUN: Final = 64  # lines below which reading line by line beats another call of pyarrow
 _NULL_AFTER_OBJECT: Final = re.compile(rb"\}\s*null")
@@ -131,8 +131,12 @@ class BlockParser(ABC):
         for number in numbers:
             raw, line = lines[number], None
             try:
+                if number in lines.problems:
+                    raise lines.problems[number]
                 line = self.read_line(raw)
-                records.append(self.fields.read(line, latest_ms))
+                beside = lines.event_times(number, number + 1)
+                given_ms = None if beside is None else int(beside[0])
+                records.append(self.fields.read(line, latest_ms, given_ms))
                 good.append(number)
             except BadRecordError as error:
                 own = None if line is None else self.fields.read_id(line)
@@ -151,14 +155,20 @@ class BlockParser(ABC):
         if table.num_rows != high - low:
             raise _NotRegularError
         fields, rows = self.fields, table.num_rows
-        assert isinstance(fields.timestamps, FieldTime)  # noqa: S101 (see _types)
-        times = _one(table, fields.timestamps.field)
-        event_time = fields.timestamps.column_to_ms(times)
+        beside = lines.event_times(low, high)
+        odd = np.zeros(rows, dtype=np.bool_)
+        if beside is not None:
+            event_time = beside
+        else:
+            assert isinstance(fields.timestamps, FieldTime)  # noqa: S101 (see _types)
+            times = _one(table, fields.timestamps.field)
+            event_time = fields.timestamps.column_to_ms(times)
+            odd |= _nulls(times)
         key = _one(table, fields.key)
         value = pa.nulls(rows, pa.int64()) if fields.value is None else _one(table, fields.value)
         ids = pa.nulls(rows, pa.string()) if fields.id is None else _one(table, fields.id)
         latest = MAX_EVENT_TIME_MS if latest_ms is None else min(latest_ms, MAX_EVENT_TIME_MS)
-        odd = (event_time < MIN_EVENT_TIME_MS) | (event_time > latest) | _nulls(times)
+        odd |= (event_time < MIN_EVENT_TIME_MS) | (event_time > latest)
         bare = _nulls(key)
         if fields.value is not None:
             bare |= _nulls(value)
@@ -189,13 +199,15 @@ class BlockParser(ABC):
         It is closed to a function as timestamp assigner, and where one field must be two types.
         """
         fields = self.fields
-        if not isinstance(fields.timestamps, FieldTime):
+        if not isinstance(fields.timestamps, (FieldTime, MessageTime)):
             return None
 
         def seen(name: str, kind: type) -> bool:
             return any(isinstance(line.get(name), kind) for line in sample)
 
-        wanted = [(fields.timestamps.field, fields.timestamps.column_type)]
+        wanted = []
+        if isinstance(fields.timestamps, FieldTime):
+            wanted.append((fields.timestamps.field, fields.timestamps.column_type))
         texts = [name for name in (fields.key, fields.id) if name is not None]
         wanted += [(name, pa.int64() if seen(name, int) else pa.string()) for name in texts]
         if fields.value is not None:
@@ -217,9 +229,13 @@ class JsonLinesParser(BlockParser):
     def _regular(self, lines: Lines) -> Flags:
         # pyarrow reads a stream of values, whatever the lines: a run of "{...}" lines that gives
         # as many rows as lines has exactly one object a line. (A bare `null` crashes it.)
-        regular: Flags = (lines.bytes_[lines.starts] == ord("{")) & (
+        last = len(lines.data) - 1
+        if last < 0:
+            return np.zeros(len(lines), dtype=np.bool_)
+        regular: Flags = (lines.bytes_[np.minimum(lines.starts, last)] == ord("{")) & (
             lines.bytes_[lines.ends - 1] == ord("}")
         )
+        regular[lines.irregular()] = False
         # Python limits the depth of nesting where pyarrow does not: one of them must decide.
         for line in np.flatnonzero(lines.ends - lines.starts >= 2 * _DEEP).tolist():
             raw = lines[line]

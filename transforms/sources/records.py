@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from beam_lateness.transforms.times import is_event_time
-from beam_lateness.transforms.watermarks.timestamps import FieldTime, TimestampAssigner
+from beam_lateness.transforms.watermarks.timestamps import FieldTime, MessageTime, TimestampAssigner
 
 INT64_MIN: Final = -(2**63)
 INT64_MAX: Final = 2**63 - 1
@@ -80,18 +80,19 @@ class Fields:
         time = self.timestamps.field if isinstance(self.timestamps, FieldTime) else None
         return frozenset({self.key, self.value, self.id, self.marker, time} - {None})  # type: ignore[arg-type]
 
-    def read(self, line: Line, latest_ms: int | None) -> Record:
+    def read(self, line: Line, latest_ms: int | None, given_ms: int | None = None) -> Record:
         """Reads one parsed line.
 
         Args:
             line: Its fields.
             latest_ms: An event time after this one is "from the future"; None for no limit.
+            given_ms: The event time, where it stands beside the line and not in it.
 
         Raises:
             BadRecordError: If it is no record.
         """
         marker = self._marker(line)
-        event_time_ms = self._event_time(line, latest_ms)
+        event_time_ms = self._event_time(line, latest_ms, given_ms)
         if marker:
             return Record(None, None, None, event_time_ms, marker=True)
         return Record(self._key(line), self._value(line), self.read_id(line), event_time_ms)
@@ -103,15 +104,18 @@ class Fields:
         detail = f"field {self.marker!r} must be true or false, got {flag!r}"
         raise BadRecordError("bad_marker", detail)
 
-    def _event_time(self, line: Line, latest_ms: int | None) -> int:
+    def _event_time(self, line: Line, latest_ms: int | None, given_ms: int | None) -> int:
         try:
-            if isinstance(self.timestamps, FieldTime):
+            if given_ms is not None:
+                ms = given_ms
+            elif isinstance(self.timestamps, FieldTime):
                 raw = line.get(self.timestamps.field)
                 if raw is None:
                     detail = f"no field {self.timestamps.field!r}"
                     raise BadRecordError("missing_event_time", detail)
                 ms = self.timestamps.to_ms(raw)
             else:
+                assert not isinstance(self.timestamps, MessageTime)  # noqa: S101 (given_ms then)
                 ms = self.timestamps(line)
                 if isinstance(ms, bool) or not isinstance(ms, int):
                     detail = f"the timestamp assigner must return int (ms), got {ms!r}"

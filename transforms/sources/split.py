@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 import pyarrow as pa
@@ -12,15 +12,24 @@ import pyarrow as pa
 from beam_lateness.transforms import batch as columns_of
 from beam_lateness.transforms.batch import EventBatch
 from beam_lateness.transforms.results import InvalidRecord
+from beam_lateness.transforms.sources import status
 from beam_lateness.transforms.sources.blocks import Columns, Indices, Lines, Rejected
 from beam_lateness.transforms.sources.connector import SplitPosition, SplitReader
 from beam_lateness.transforms.sources.parsing import BlockParser
 from beam_lateness.transforms.sources.records import Line
-from beam_lateness.transforms.sources.status import GroupStatus
+from beam_lateness.transforms.sources.status import GroupStatus, SplitStatus
 from beam_lateness.transforms.times import NO_WATERMARK_MS, Millis
 from beam_lateness.transforms.watermarks.estimator import GroupState, SplitState, exclusive
 from beam_lateness.transforms.watermarks.generators import BlockGenerator, BoundChange
 from beam_lateness.transforms.watermarks.idleness import IdlenessTimer
+
+
+class Markers(NamedTuple):
+    """Markers that a poll read in a split: their positions, and the largest time of one, in ms."""
+
+    split: str
+    positions: list[Any]
+    event_time_ms: int
 
 
 @dataclass
@@ -30,6 +39,7 @@ class Poll:
     Args:
         batches: The records, stamped.
         invalid: Lines that are no records.
+        markers: Markers, which are no records, but have been read too.
         blank: How many lines were blank.
         changes: Changes of self-adjusting bounds, each with its split.
         positions: Where every split stands afterwards.
@@ -41,6 +51,7 @@ class Poll:
 
     batches: list[EventBatch] = field(default_factory=list)
     invalid: list[InvalidRecord] = field(default_factory=list)
+    markers: list[Markers] = field(default_factory=list)
     blank: int = 0
     changes: list[tuple[str, BoundChange]] = field(default_factory=list)
     positions: dict[str, SplitPosition] = field(default_factory=dict)
@@ -107,6 +118,7 @@ class Split:
         self.header = b""
         self.at_end = position.done
         self.paused = False
+        self.caught_up = True  # whether an empty block meant that there was nothing more
         self.records = 0  # released since it was opened
         self.span_ms: tuple[int, int] | None = None  # smallest and largest event time among them
         self._clear()
@@ -123,15 +135,14 @@ class Split:
         self._payloads: pa.Array | None = None
         self._rejected: list[Rejected] = []
         self._blank: Millis = self.stamps  # where blank lines stand that are not counted yet
-        self._offset = 0  # of the block in its file
         self.cursor = 0
 
-    def load(self, lines: Lines, offset: int, columns: Columns, rejected: list[Rejected]) -> None:
-        """Takes a parsed block that starts at `offset`."""
+    def load(self, lines: Lines, columns: Columns, rejected: list[Rejected]) -> None:
+        """Takes a parsed block."""
         self._clear()
         generator = self.track.generator
         self.columns, self._lines, self._rejected = columns, lines, rejected
-        self._offset, self._blank = offset, lines.blank_starts
+        self._blank = lines.blank_starts
         self.reached_ms = generator.watermark_ms
         if not len(columns):
             return
@@ -161,6 +172,20 @@ class Split:
         self._records = self._records.take(good)
 
     @property
+    def status(self) -> SplitStatus:
+        """Where it stands, for people."""
+        state = status.ACTIVE
+        if self.position.done:
+            state = status.FINISHED
+        elif self.track.idle:
+            state = status.IDLE
+        elif self.paused:
+            state = status.PAUSED
+        first_ms, last_ms = self.span_ms or (None, None)
+        watermark_ms = shown(self.track.generator.watermark_ms)
+        return SplitStatus(self.name, state, self.records, first_ms, last_ms, watermark_ms)
+
+    @property
     def drained(self) -> bool:
         """Whether every record of the block has been released."""
         return self.cursor == len(self.columns)
@@ -188,18 +213,22 @@ class Split:
             first, last = self.span_ms or (int(times[0]), int(times[0]))
             self.span_ms = min(first, int(times.min())), max(last, int(times.max()))
         markers = released.marker
+        lines = self._lines
         if markers.any():
+            own = released.take(np.flatnonzero(markers))
+            poll.markers.append(
+                Markers(self.name, lines.positions(own.line).to_pylist(), int(own.event_time.max()))
+            )
             released, stamps = released.take(np.flatnonzero(~markers)), stamps[~markers]
         if len(released):
             self.records += len(released)
             poll.batches.append(self._batch(released, stamps))
         self._release_rejected(poll)
-        lines = self._lines
-        end = len(lines.data) if self.drained else int(lines.starts[columns.line[until]])
-        blank = int(np.searchsorted(self._blank, end))
+        end = lines.resume_at(None if self.drained else int(columns.line[until]))
+        blank = int(np.searchsorted(self._blank, end - lines.offset))
         poll.blank += blank
         self._blank = self._blank[blank:]
-        self.position = self.position._replace(offset=self._offset + end)
+        self.position = self.position._replace(offset=end)
         if self.drained:
             self._clear()
 
@@ -230,9 +259,7 @@ class Split:
             columns_of.ID: columns.id,
             columns_of.EVENT_TIME: pa.array(columns.event_time),
             columns_of.WATERMARK: pa.array(exclusive(stamps)),
-            columns_of.POSITION: pa.array(
-                self.position.base + self._offset + lines.starts[columns.line]
-            ),
+            columns_of.POSITION: lines.positions(columns.line),
             columns_of.PAYLOAD: self._payloads
             if whole
             else self._payloads.take(pa.array(columns.line)),
@@ -246,8 +273,8 @@ class Split:
         limit = len(self._lines) if self.drained else int(self.columns.line[self.cursor])
         released = [row for row in self._rejected if row.line < limit]
         self._rejected = self._rejected[len(released) :]
-        for row in released:
-            position = self.position.base + self._offset + int(self._lines.starts[row.line])
+        places = self._lines.positions(np.array([row.line for row in released], dtype=np.int64))
+        for row, position in zip(released, places.to_pylist(), strict=True):
             poll.invalid.append(
                 InvalidRecord(
                     row.reason,
@@ -264,6 +291,11 @@ class Split:
         if self.reader is not None:
             self.reader.close()
             self.reader = None
+
+
+def shown(watermark_ms: int) -> int | None:
+    """Gives an inclusive watermark as people see it: exclusive, and None before the first."""
+    return exclusive(watermark_ms) if watermark_ms > NO_WATERMARK_MS else None
 
 
 def _line_of(rejected: Rejected) -> int:

@@ -23,6 +23,7 @@ _ISO: Final = (  # for Python and for RE2 (Arrow): both readings of a column mus
     r"(?:Z|([+-])([01]\d|2[0-3]):?([0-5]\d))"
 )
 _ISO_PATTERN: Final = re.compile(_ISO, re.ASCII)
+_NUMBER: Final = re.compile(r"-?[0-9]{1,25}(\.[0-9]{1,25})?", re.ASCII)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
@@ -149,9 +150,53 @@ class FieldTime:
         return numbers if per_ms == 1 else numbers // per_ms
 
 
-TimestampAssigner: TypeAlias = FieldTime | Callable[[Mapping[str, Any]], int]
-"""A `FieldTime`, or a function from the record's fields to its event time in ms (at the price of
-parsing record by record)."""
+@dataclass(frozen=True)
+class MessageTime:
+    """Takes the event time from the message around a record, not from the record.
+
+    Args:
+        attribute: Name of a Pub/Sub attribute or Kafka header that holds it; None for the time of
+            the message itself: Pub/Sub's publish time, Kafka's CreateTime or LogAppendTime
+            (whichever the topic has).
+        unit: Unit of the attribute: `s`, `ms`, `us`, `ns` or `iso`.
+
+    Raises:
+        ValueError: If the unit is none of these.
+
+    Example:
+        >>> MessageTime("created_at", unit="iso").to_ms("2013-01-01T10:15:00Z")
+        1357035300000
+    """
+
+    attribute: str | None = None
+    unit: str = "ms"
+
+    def __post_init__(self) -> None:
+        if self.unit not in TIME_UNITS or self.unit == "auto":
+            msg = (
+                "the unit of an attribute (--time_unit with --time_source=attribute) must be one "
+                f"of {', '.join(TIME_UNITS[1:])}, got {self.unit!r}"
+            )
+            raise ValueError(msg)
+
+    def to_ms(self, value: str) -> int:
+        """Gives an attribute's value in ms since the epoch, rounded down.
+
+        Raises:
+            ValueError: If it is no time in this unit.
+        """
+        if self.unit == "iso":
+            return _iso_to_ms(value)
+        if not _NUMBER.fullmatch(value):
+            msg = f"not a number: {_short(value)}"
+            raise ValueError(msg)
+        number = int(value) if value.lstrip("-").isdigit() else float(value)
+        return FieldTime("", self.unit).to_ms(number)
+
+
+TimestampAssigner: TypeAlias = FieldTime | MessageTime | Callable[[Mapping[str, Any]], int]
+"""A `FieldTime`, a `MessageTime`, or a function from the record's fields to its event time in ms
+(at the price of parsing record by record)."""
 
 
 def _numbers(column: pa.Array) -> Millis:

@@ -9,7 +9,8 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from beam_lateness.transforms.sources.connector import Block, Positions, SplitPosition
 from beam_lateness.transforms.sources.formats import JsonLines, LineFormat
-from beam_lateness.transforms.sources.group import BLOCK_BYTES, Group, GroupReader, ReadSettings
+from beam_lateness.transforms.sources.group import Group, GroupReader
+from beam_lateness.transforms.sources.read_settings import BLOCK_BYTES, ReadSettings
 from beam_lateness.transforms.sources.split import Poll
 from beam_lateness.transforms.times import NO_WATERMARK_MS
 from beam_lateness.transforms.watermarks.estimator import GroupState, GroupStateCoder, exclusive

@@ -10,7 +10,7 @@ import pytest
 
 from beam_lateness.transforms.sources.connector import Block, SplitPosition
 from beam_lateness.transforms.sources.explain import Explanation, explain
-from beam_lateness.transforms.sources.group import ReadSettings
+from beam_lateness.transforms.sources.read_settings import ReadSettings
 from beam_lateness.transforms.times import Duration
 from beam_lateness.transforms.watermarks.generators import WatermarkGenerator, WatermarkOutput
 from beam_lateness.transforms.watermarks.strategy import WatermarkStrategy

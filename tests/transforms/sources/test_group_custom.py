@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from beam_lateness.transforms.sources.connector import SplitPosition
 from beam_lateness.transforms.sources.files import Files
 from beam_lateness.transforms.sources.formats import Csv, JsonLines, LineFormat
-from beam_lateness.transforms.sources.group import Group, ReadSettings
+from beam_lateness.transforms.sources.group import Group
+from beam_lateness.transforms.sources.read_settings import ReadSettings
 from beam_lateness.transforms.sources.split import Poll
 from beam_lateness.transforms.watermarks.estimator import GroupState, GroupStateCoder
 from beam_lateness.transforms.watermarks.generators import WatermarkGenerator, WatermarkOutput

@@ -12,7 +12,8 @@ import pytest
 
 from beam_lateness.transforms.sources.files import Files
 from beam_lateness.transforms.sources.formats import JsonLines
-from beam_lateness.transforms.sources.group import Group, ReadSettings
+from beam_lateness.transforms.sources.group import Group
+from beam_lateness.transforms.sources.read_settings import ReadSettings
 from beam_lateness.transforms.watermarks.strategy import WatermarkStrategy
 from tests.model import Event
 from tests.transforms.sources.memory import Stamped, drain, expected, stamped, too_late

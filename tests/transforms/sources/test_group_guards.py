@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from apache_beam.utils.timestamp import MAX_TIMESTAMP
 
-from beam_lateness.transforms.sources.group import ReadSettings
+from beam_lateness.transforms.sources.read_settings import ReadSettings
 from beam_lateness.transforms.sources.split import Poll
 from beam_lateness.transforms.times import MAX_EVENT_TIME_MS
 from beam_lateness.transforms.watermarks.estimator import GroupState, GroupWatermarkEstimator

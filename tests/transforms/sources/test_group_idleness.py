@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from beam_lateness.transforms.sources.connector import Block, SplitPosition
-from beam_lateness.transforms.sources.group import ReadSettings
+from beam_lateness.transforms.sources.read_settings import ReadSettings
 from beam_lateness.transforms.sources.split import Poll
 from beam_lateness.transforms.sources.status import ACTIVE, IDLE
 from beam_lateness.transforms.watermarks.strategy import ADVANCE, HOLD, WatermarkStrategy

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from beam_lateness.transforms.sources.files import Files
 from beam_lateness.transforms.sources.formats import Csv, LineFormat
-from beam_lateness.transforms.sources.group import Group, GroupReader, ReadSettings
+from beam_lateness.transforms.sources.group import Group, GroupReader
+from beam_lateness.transforms.sources.read_settings import ReadSettings
 from beam_lateness.transforms.sources.split import Poll
 from beam_lateness.transforms.times import NO_WATERMARK_MS
 from beam_lateness.transforms.watermarks.estimator import GroupState, exclusive

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from beam_lateness.transforms.sources.connector import SplitPosition
-from beam_lateness.transforms.sources.group import MERGED, ReadSettings
+from beam_lateness.transforms.sources.group import MERGED
+from beam_lateness.transforms.sources.read_settings import ReadSettings
 from beam_lateness.transforms.sources.split import Poll
 from beam_lateness.transforms.sources.status import ACTIVE, IDLE
 from beam_lateness.transforms.watermarks.estimator import GroupStateCoder

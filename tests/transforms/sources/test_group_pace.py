@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from beam_lateness.transforms.sources.group import ReadSettings
+from beam_lateness.transforms.sources.read_settings import ReadSettings
 from beam_lateness.transforms.sources.split import Poll
 from beam_lateness.transforms.watermarks.strategy import WatermarkStrategy
 from tests.model import Event

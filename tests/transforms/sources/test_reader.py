@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from beam_lateness.transforms.sources.connector import SplitPosition
-from beam_lateness.transforms.sources.group import ReadSettings
-from beam_lateness.transforms.sources.reader import (
-    ReadEvents,
-    _PositionsTracker,
-    _Restriction,
-    _RestrictionCoder,
+from beam_lateness.transforms.sources.read_group import (
+    PositionsTracker,
+    Restriction,
+    RestrictionCoder,
 )
+from beam_lateness.transforms.sources.read_settings import ReadSettings
+from beam_lateness.transforms.sources.reader import ReadEvents
 from beam_lateness.transforms.sources.split import Poll
 from beam_lateness.transforms.watermarks.estimator import GroupStateCoder, GroupWatermarkEstimator
 from beam_lateness.transforms.watermarks.strategy import WatermarkStrategy
@@ -41,8 +41,8 @@ ZERO = WatermarkStrategy.for_monotonous_timestamps()
 @given(POSITIONS)
 def test_positions_survive_their_coder(positions: dict[str, SplitPosition]) -> None:
     """In their order, so that equal ones have equal bytes."""
-    coder = _RestrictionCoder()
-    encoded = coder.encode(_Restriction(positions))
+    coder = RestrictionCoder()
+    encoded = coder.encode(Restriction(positions))
     restored = coder.decode(encoded)
     assert list(restored.positions.items()) == list(positions.items())
     assert coder.encode(restored) == encoded
@@ -55,7 +55,7 @@ def test_a_group_is_split_at_a_checkpoint_only(
     positions: dict[str, SplitPosition], fraction: float
 ) -> None:
     """It is read in one order: an engine cannot take half of it away."""
-    tracker = _PositionsTracker(_Restriction(positions))
+    tracker = PositionsTracker(Restriction(positions))
     assert tracker.try_split(fraction) is None
     split = tracker.try_split(0)
     assert split is not None
@@ -69,8 +69,8 @@ def test_a_group_is_split_at_a_checkpoint_only(
 
 def test_a_group_that_is_not_read_to_its_end_is_not_done() -> None:
     """Beam is told so, with the names of what is left."""
-    tracker = _PositionsTracker(
-        _Restriction({"a": SplitPosition(5, 9), "b": SplitPosition(9, 9, True)})
+    tracker = PositionsTracker(
+        Restriction({"a": SplitPosition(5, 9), "b": SplitPosition(9, 9, True)})
     )
     with pytest.raises(ValueError, match="splits left unread: a"):
         tracker.check_done()
@@ -82,7 +82,7 @@ def test_a_group_that_is_not_read_to_its_end_is_not_done() -> None:
 @given(POSITIONS)
 def test_progress_is_a_fraction(positions: dict[str, SplitPosition]) -> None:
     """Between nothing and all, also of nothing at all."""
-    progress = _PositionsTracker(_Restriction(positions)).current_progress()
+    progress = PositionsTracker(Restriction(positions)).current_progress()
     assert 0 <= progress.fraction_completed <= 1
 
 
@@ -102,12 +102,12 @@ def test_a_checkpoint_after_every_poll_changes_nothing(
         for split, each in times.items()
     }
     source = written(streams)
-    coder, state_coder = _RestrictionCoder(), GroupStateCoder()
-    restriction = coder.encode(_Restriction(source.initial_positions()))
+    coder, state_coder = RestrictionCoder(), GroupStateCoder()
+    restriction = coder.encode(Restriction(source.initial_positions()))
     state = state_coder.encode(source.reader(ZERO).state)
     polls: list[Poll] = []
     while not polls or not polls[-1].finished:
-        tracker = _PositionsTracker(coder.decode(restriction))
+        tracker = PositionsTracker(coder.decode(restriction))
         estimator = GroupWatermarkEstimator(state_coder.decode(state))
         reader = source.reader(
             ZERO,
@@ -150,11 +150,11 @@ def test_beams_python_runner_is_refused_without_embedded() -> None:
 @pytest.mark.parametrize(("done", "counted"), [(True, [1, 2, 3]), (False, [0, 0, 0])])
 def test_calls_are_counted_once_all_has_been_read(done: bool, counted: list[int]) -> None:
     """A finite input ends some calls after its last poll; until then nothing counts."""
-    coder = _RestrictionCoder()
-    restriction = _Restriction({"a": SplitPosition(5, done=True), "b": SplitPosition(7, done=done)})
+    coder = RestrictionCoder()
+    restriction = Restriction({"a": SplitPosition(5, done=True), "b": SplitPosition(7, done=done)})
     found = []
     for _ in counted:
-        tracker = _PositionsTracker(coder.decode(coder.encode(restriction)))
+        tracker = PositionsTracker(coder.decode(coder.encode(restriction)))
         assert tracker.try_claim(restriction.positions)
         split = tracker.try_split(0)
         assert split is not None

@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from beam_lateness.transforms.sources.group import ReadSettings
+from beam_lateness.transforms.sources.read_settings import ReadSettings
 from beam_lateness.transforms.sources.status import (
     ACTIVE,
     FINISHED,

@@ -1,0 +1,188 @@
+"""The input that the flags name: files, subscriptions of Pub/Sub, or a topic of Kafka."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+from urllib.parse import SplitResult, parse_qsl, urlsplit
+
+from beam_lateness.transforms.sources.connector import Connector
+from beam_lateness.transforms.sources.files import Files
+from beam_lateness.transforms.sources.formats import Csv, JsonLines, LineFormat
+from beam_lateness.transforms.sources.kafka import Kafka
+from beam_lateness.transforms.sources.pubsub import PubSub
+
+FORMATS: Final = ("auto", "jsonl", "csv")
+_SCHEMES: Final = ("pubsub", "kafka")
+
+
+def has_messages(options: Any) -> bool:
+    """Says whether the input is messages of a broker."""
+    return any(_scheme(name) in _SCHEMES for name in options.input or ())
+
+
+def is_live(options: Any) -> bool:
+    """Says whether the input is read as time goes by, without an end."""
+    return bool(options.follow) or has_messages(options)
+
+
+def read_connector(options: Any) -> Connector:
+    """Makes the input that the flags describe.
+
+    Raises:
+        ValueError: If it cannot be.
+    """
+    schemes = {_scheme(name) for name in options.input}
+    if not schemes & set(_SCHEMES):
+        if options.kafka_properties is not None and not _names_kafka(options):
+            msg = "--kafka_properties has no meaning without kafka://; leave it out"
+            raise ValueError(msg)
+        return Files(tuple(options.input), _line_format(options), options.follow)
+    if len(schemes) > 1:
+        msg = f"--input mixes kinds of input: {', '.join(options.input)}; run them apart"
+        raise ValueError(msg)
+    if options.follow:
+        msg = "--follow is for files; a topic is followed anyway: leave it out"
+        raise ValueError(msg)
+    if one_of(options, "format", FORMATS) == "csv":
+        msg = "--format=csv has no meaning for messages, which hold a JSON object each"
+        raise ValueError(msg)
+    line_format = JsonLines(options.key_field, options.value_field, options.id_field)
+    if schemes == {"pubsub"}:
+        return _pubsub(options.input, line_format)
+    return _kafka(options, line_format)
+
+
+def _pubsub(urls: Sequence[str], line_format: LineFormat) -> PubSub:
+    parsed = [urlsplit(url) for url in urls]
+    settings = {
+        tuple(_query(each, {"lease": str, "batch": str, "max_in_flight": _whole}).items())
+        for each in parsed
+    }
+    if len(settings) > 1:
+        msg = "--input names subscriptions with different settings; give them all the same"
+        raise ValueError(msg)
+    names = tuple(f"{each.netloc}{each.path}" for each in parsed)
+    return PubSub(names, line_format, **dict(settings.pop()))
+
+
+def _kafka(options: Any, line_format: LineFormat) -> Kafka:
+    if len(options.input) > 1:
+        msg = "--input takes one kafka:// topic; run topics apart"
+        raise ValueError(msg)
+    url = urlsplit(options.input[0])
+    known: dict[str, Callable[[str], Any]] = {
+        "group": str,
+        "start": _start,
+        "batch": str,
+        "discovery": str,
+    }
+    topic = url.path.strip("/")
+    if not url.netloc or not topic or "/" in topic or url.username or url.password:
+        msg = (
+            "--input must be kafka://HOST:PORT/TOPIC (credentials go into --kafka_properties), "
+            f"got {_safe(url)!r}"
+        )
+        raise ValueError(msg)
+    return Kafka(
+        url.netloc, topic, line_format, options=read_kafka_options(options), **_query(url, known)
+    )
+
+
+def _start(text: str) -> str | int:
+    return int(text) if text.isdecimal() else text
+
+
+def _whole(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        msg = f"must be a whole number of at least 1, got {text!r}"
+        raise ValueError(msg)
+    return int(text)
+
+
+def _query(url: SplitResult, known: Mapping[str, Callable[[str], Any]]) -> dict[str, Any]:
+    found = {}
+    for name, text in parse_qsl(url.query, keep_blank_values=True):
+        if name not in known or not text:
+            what = "needs a value" if name in known else f"is none of {', '.join(known)}"
+            msg = f"--input={_safe(url)}: setting {name!r} {what}"
+            raise ValueError(msg)
+        try:
+            found[name] = known[name](text)
+        except ValueError as error:
+            msg = f"--input={_safe(url)}: {name} {error}"
+            raise ValueError(msg) from error
+    return found
+
+
+def _safe(url: SplitResult) -> str:
+    """A URL without what may be a password."""
+    return url._replace(netloc=url.netloc.rpartition("@")[2]).geturl()
+
+
+def read_kafka_options(options: Any) -> dict[str, str]:
+    """Reads `--kafka_properties`: a line `key=value` each, `#` begins a comment.
+
+    Raises:
+        ValueError: If it cannot be read; the message shows no value.
+    """
+    path = options.kafka_properties
+    if path is None:
+        return {}
+    try:
+        with open(path, encoding="utf-8") as file:
+            lines = [line.strip() for line in file]
+    except (OSError, UnicodeDecodeError) as error:
+        msg = f"--kafka_properties {path!r} cannot be read: {error}"
+        raise ValueError(msg) from error
+    found = {}
+    for number, line in enumerate(lines, 1):
+        if not line or line.startswith("#"):
+            continue
+        key, sign, value = line.partition("=")
+        if not sign or not key.strip():
+            msg = f"--kafka_properties {path!r}, line {number}: must be key=value"
+            raise ValueError(msg)
+        found[key.strip()] = value.strip()
+    return found
+
+
+def _names_kafka(options: Any) -> bool:
+    names = (options.output, options.dead_letters)
+    return any(_scheme(name or "") == "kafka" for name in names)
+
+
+def _scheme(name: str) -> str:
+    scheme, sign, _ = name.partition("://")
+    return scheme if sign and scheme in _SCHEMES else ""
+
+
+def one_of(options: Any, name: str, values: Sequence[str]) -> str:
+    """Gives the value of a flag that has few.
+
+    Raises:
+        ValueError: If it is none of them.
+    """
+    value = getattr(options, name)
+    if value not in values:
+        msg = f"--{name} must be one of {', '.join(values)}, got {value!r}"
+        raise ValueError(msg)
+    return str(value)
+
+
+def _line_format(options: Any) -> LineFormat:
+    name = one_of(options, "format", FORMATS)
+    if name == "auto":
+        unread = Files(tuple(options.input), JsonLines(options.key_field), options.follow)
+        files = list(unread.initial_positions()) or options.input
+        csv = [".csv" in os.path.basename(name).lower() for name in files]
+        if any(csv) and not all(csv):
+            msg = (
+                "--input mixes CSV and other files, such as "
+                f"{files[csv.index(True)]} and {files[csv.index(False)]}; run them apart"
+            )
+            raise ValueError(msg)
+        name = "csv" if any(csv) else "jsonl"
+    kind = Csv if name == "csv" else JsonLines
+    return kind(options.key_field, options.value_field, options.id_field)

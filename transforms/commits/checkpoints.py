@@ -1,0 +1,124 @@
+"""Checkpoints of a source, in a database: from where, and with which watermark, it goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import orjson
+from sqlalchemy import BigInteger, Boolean, Column, LargeBinary, MetaData, Table, Text, select
+from sqlalchemy.dialects.sqlite import insert
+from sqlalchemy.exc import DatabaseError
+
+from beam_lateness.transforms.database import open_database
+
+TABLE_NAME: Final = "checkpoints"
+
+_TABLE: Final = Table(
+    TABLE_NAME,
+    MetaData(),
+    Column("source", Text, primary_key=True),
+    Column("windows", Text, nullable=False),
+    Column("first_run", Text, nullable=False),
+    Column("run", Text, nullable=False),
+    Column("watermark_ms", BigInteger, nullable=False),
+    Column("clean", Boolean, nullable=False),
+    Column("splits", LargeBinary, nullable=False),
+)
+
+
+class SplitCheckpoint(NamedTuple):
+    """Where one split stands.
+
+    Args:
+        next: The offset up to which it has been read.
+        resume: The offset before which every record is settled: reading goes on here.
+        open: Positions below `next` that are not settled though their window is closed, or though
+            they have none (dead letters not written yet).
+        settled: Positions that are settled, and perhaps not acknowledged yet.
+    """
+
+    next: int
+    resume: int
+    open: Sequence[int | str] = ()
+    settled: Sequence[int | str] = ()
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What is known of a source for good.
+
+    Args:
+        source: The source's name.
+        windows: The windows by which it was judged, as text.
+        first_run: The run that wrote the first of its checkpoints.
+        run: The run that wrote this one.
+        watermark_ms: The exclusive watermark up to which every window is closed for good and its
+            results are in the store.
+        clean: Whether that run ended in order, and gave back what it had not acknowledged.
+        splits: Where its splits stand.
+    """
+
+    source: str
+    windows: str
+    first_run: str
+    run: str
+    watermark_ms: int
+    clean: bool = False
+    splits: Mapping[str, SplitCheckpoint] = field(default_factory=dict)
+
+
+class Checkpoints:
+    """The table `checkpoints`: a row a source, replaced by each new checkpoint.
+
+    Args:
+        url: `sqlite:///FILE`.
+
+    Raises:
+        ValueError: If the file cannot be used.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._engine = open_database(url, "checkpoint (--checkpoint)")
+        try:
+            _TABLE.create(self._engine, checkfirst=True)
+        except DatabaseError as error:
+            self.close()
+            msg = f"checkpoint (--checkpoint) {url!r} cannot be used: {error.orig}"
+            raise ValueError(msg) from error
+
+    def load(self, source: str) -> Checkpoint | None:
+        """Gives a source's checkpoint; None if it has none."""
+        with self._engine.connect() as connection:
+            row = connection.execute(select(_TABLE).where(_TABLE.c.source == source)).first()
+        if row is None:
+            return None
+        splits = {
+            name: SplitCheckpoint(*fields) for name, fields in orjson.loads(row.splits).items()
+        }
+        return Checkpoint(
+            row.source, row.windows, row.first_run, row.run, row.watermark_ms, row.clean, splits
+        )
+
+    def write(self, checkpoint: Checkpoint) -> None:
+        """Replaces a source's checkpoint; when this returns, it outlives the process."""
+        row = {
+            "source": checkpoint.source,
+            "windows": checkpoint.windows,
+            "first_run": checkpoint.first_run,
+            "run": checkpoint.run,
+            "watermark_ms": checkpoint.watermark_ms,
+            "clean": checkpoint.clean,
+            "splits": orjson.dumps({name: tuple(s) for name, s in checkpoint.splits.items()}),
+        }
+        statement = insert(_TABLE).values(row)
+        statement = statement.on_conflict_do_update(
+            index_elements=["source"], set_={name: row[name] for name in row if name != "source"}
+        )
+        with self._engine.begin() as connection:
+            connection.execute(statement)
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self._engine.dispose()

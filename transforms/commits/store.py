@@ -1,0 +1,77 @@
+"""`CommitAfterStore`: ties a source to the sinks of its job: it lets go of what they hold."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from beam_lateness.transforms.commits.checkpoints import Checkpoints
+from beam_lateness.transforms.commits.in_flight import InFlight
+from beam_lateness.transforms.lateness.windows import Windows
+from beam_lateness.transforms.results import InvalidRecord, Pane, TooLateRecord
+
+_lock = threading.Lock()
+_in_flight: dict[str, InFlight] = {}
+"""By run. The source and the sinks of a job on Prism are threads of one process."""
+
+
+@dataclass(frozen=True)
+class CommitAfterStore:
+    """Lets a live source acknowledge a record only when no result depends on it any more.
+
+    Give it to `ReadEvents`, and its two methods to the sinks (`written=`). It is for an engine that
+    keeps nothing when it dies (Prism), whose source and sinks run in one process. On an engine with
+    checkpoints of its own leave it out: a source acknowledges then what the engine has kept.
+
+    Args:
+        run: Names this run, as for the sinks; a later run's name must sort after it.
+        windows: The windows of the job.
+        checkpoint: `sqlite:///FILE` for the source's checkpoint; it may be that of the results.
+        keep_too_late: Whether too late records become dead letters (else they are counted only).
+        keep_invalid: The same of what is no record.
+        retract: Removes the rows that only an earlier run wrote (`upsert.RemoveStale`).
+
+    Example:
+        >>> commits = CommitAfterStore("2026-01-01T00:00", Windows("1m"), "sqlite:///windows.db")
+        >>> commits.keep_too_late
+        True
+    """
+
+    run: str
+    windows: Windows
+    checkpoint: str
+    keep_too_late: bool = True
+    keep_invalid: bool = True
+    retract: Callable[[str, int, int], None] | None = None
+
+    def panes_written(self, panes: Iterable[Pane]) -> None:
+        """Takes note of panes that a sink has written for good."""
+        in_flight = _in_flight.get(self.run)
+        if in_flight is not None:
+            in_flight.panes_stored(panes)
+
+    def letters_written(self, records: Iterable[TooLateRecord | InvalidRecord]) -> None:
+        """Takes note of dead letters that a sink has written for good."""
+        in_flight = _in_flight.get(self.run)
+        if in_flight is not None:
+            in_flight.letters_stored(records)
+
+    def open(self, source: str) -> InFlight:
+        """Gives what is in flight of this run's source, in this process.
+
+        Raises:
+            ValueError: If the checkpoint cannot be used, or was made with other windows.
+        """
+        with _lock:
+            if self.run not in _in_flight:
+                _in_flight[self.run] = InFlight(
+                    source,
+                    self.run,
+                    self.windows,
+                    Checkpoints(self.checkpoint),
+                    self.keep_too_late,
+                    self.keep_invalid,
+                    self.retract,
+                )
+            return _in_flight[self.run]

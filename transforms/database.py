@@ -1,0 +1,48 @@
+"""SQLite files as the job's stores: opened in one way, checked before anything runs."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Final
+
+from sqlalchemy import Engine, create_engine, event
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError
+
+_BUSY_TIMEOUT_S: Final = 60
+
+
+def open_database(url: str, name: str) -> Engine:
+    """Opens a SQLite file so that others can read while it is written, and commits last.
+
+    Args:
+        url: `sqlite:///FILE`.
+        name: What to call it in an error, such as `output (--output)`.
+
+    Raises:
+        ValueError: If the URL is no such thing, or the file cannot be written.
+    """
+    remedy = "give sqlite:///FILE (four slashes for an absolute path)"
+    try:
+        parsed = make_url(url)
+    except ArgumentError as error:
+        msg = f"{name} must be a database URL, got {url!r}; {remedy}"
+        raise ValueError(msg) from error
+    in_memory = parsed.database in (None, "", ":memory:")
+    if parsed.drivername not in ("sqlite", "sqlite+pysqlite") or in_memory:
+        msg = f"{name} must be a SQLite file, got {url!r}; {remedy}"
+        raise ValueError(msg)
+    folder = os.path.dirname(os.path.abspath(str(parsed.database)))
+    if not os.path.isdir(folder) or not os.access(folder, os.W_OK):
+        msg = f"{name} {url!r} cannot be written: no writable folder {folder!r}"
+        raise ValueError(msg)
+    engine = create_engine(parsed, connect_args={"timeout": _BUSY_TIMEOUT_S})
+    event.listen(engine, "connect", _settle)
+    return engine
+
+
+def _settle(connection: Any, _: Any) -> None:
+    cursor = connection.cursor()
+    cursor.execute("PRAGMA journal_mode=WAL")
+    cursor.execute("PRAGMA synchronous=FULL")  # what is committed outlives a loss of power
+    cursor.close()

@@ -1,0 +1,267 @@
+"""Reads the partitions of a Kafka topic with one client, and commits offsets to its group."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Final
+
+from confluent_kafka import (
+    TIMESTAMP_NOT_AVAILABLE,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
+
+from beam_lateness.transforms.sources.connector import Block
+from beam_lateness.transforms.sources.kafka_lookup import (
+    Errors,
+    Settings,
+    consumer_of,
+    explain,
+    partitions_of,
+)
+from beam_lateness.transforms.sources.messages import Messages
+from beam_lateness.transforms.sources.records import INT64_MIN
+from beam_lateness.transforms.times import duration_ms
+
+_LOG = logging.getLogger(__name__)
+
+_MESSAGES_AT_ONCE: Final = 20_000
+_BUFFERED: Final = 60_000  # messages of a partition that are kept while it is not read
+_COMMIT_EVERY_S: Final = 1.0
+_LOOK_AGAIN_S: Final = 1.0  # whether the brokers are back
+_SHOW_EVERY_S: Final = 30.0
+
+
+class Client:
+    """One consumer for all partitions of a topic that this process reads.
+
+    Args:
+        source: The input.
+    """
+
+    def __init__(self, source: Settings) -> None:
+        self.source = source
+        self._errors = Errors()
+        self._consumer = consumer_of(source, self._errors)
+        self._buffers: dict[int, deque[Any]] = {}
+        self._at_end: dict[int, bool] = {}
+        self._paused: set[int] = set()
+        self._batch_s = duration_ms(source.batch, name="batch") / 1000
+        self._discovery_s = duration_ms(source.discovery, name="discovery") / 1000
+        self._known: dict[int, int] = {}
+        self._looked = self._pumped = self._shown = 0.0
+
+    def add(self, partition: int, offset: int) -> None:
+        """Begins to read a partition."""
+        self._buffers[partition] = deque()
+        self._at_end[partition] = False
+        self._consumer.incremental_assign([TopicPartition(self.source.topic, partition, offset)])
+
+    def remove(self, partition: int) -> bool:
+        """Reads a partition no more; says whether it was the last one."""
+        self._buffers.pop(partition, None)
+        if self._buffers:
+            self._consumer.incremental_unassign([TopicPartition(self.source.topic, partition)])
+            return False
+        self._consumer.close()
+        return True
+
+    def partitions(self) -> dict[int, int]:
+        """Gives the partitions, looking for new ones now and then; these begin at 0."""
+        now = time.monotonic()
+        if not self._known or now - self._looked >= self._discovery_s:
+            try:
+                found = partitions_of(self._consumer, self.source, self._errors)
+            except ValueError as error:
+                if not self._known or not self._errors.down:
+                    raise
+                self._show(str(error))
+                found = sorted(self._known)
+            for partition in found:
+                if self._known and partition not in self._known:
+                    _LOG.info("%s: new partition %d", self.source.topic, partition)
+                self._known.setdefault(partition, 0)
+            self._looked = now
+        return self._known
+
+    def _pump(self) -> None:
+        """Takes what the brokers have sent; waits a little, if that was not done just now."""
+        now = time.monotonic()
+        wait_s = self._batch_s if now - self._pumped >= self._batch_s else 0.0
+        for message in self._consumer.consume(_MESSAGES_AT_ONCE, wait_s):
+            error, partition = message.error(), message.partition()
+            if error is None and partition in self._buffers:
+                self._buffers[partition].append(message)
+                self._at_end[partition] = False
+                self._errors.down = False
+            elif error is None:
+                continue  # of a partition that was closed meanwhile
+            elif error.code() == KafkaError._PARTITION_EOF and partition is not None:
+                self._at_end[partition] = True
+                self._errors.down = False
+            else:
+                self._refuse(message, error)
+        if self._errors.down:
+            self._look_again()
+        self._pumped = time.monotonic()
+        full = [p for p, buffer in self._buffers.items() if len(buffer) >= _BUFFERED]
+        for partition in set(full) - self._paused:
+            self._consumer.pause([TopicPartition(self.source.topic, partition)])
+            self._paused.add(partition)
+
+    def _refuse(self, message: Any, error: KafkaError) -> None:
+        if error.code() == KafkaError._AUTO_OFFSET_RESET:
+            msg = (
+                f"partition {message.partition()} of topic {self.source.topic} cannot be read from "
+                f"where the job stood: {error.str()}. Records were removed before they were read "
+                "(retention), or the topic was made anew: name another --checkpoint to begin again"
+            )
+            raise ValueError(msg)
+        if error.fatal() or error.code() in (
+            KafkaError.UNKNOWN_TOPIC_OR_PART,
+            KafkaError._UNKNOWN_TOPIC,
+            KafkaError._UNKNOWN_PARTITION,
+            KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        ):
+            raise ValueError(explain(self.source, error))
+        self._show(f"cannot be read for now: {error.str()}")
+
+    def _look_again(self) -> None:
+        """Asks whether the brokers are back: what they have not answered is no silence."""
+        why = "" if self._errors.last is None else f": {self._errors.last.str()}"
+        self._show(f"the brokers do not answer{why}")
+        if time.monotonic() - self._pumped >= _LOOK_AGAIN_S:
+            try:
+                self._consumer.list_topics(self.source.topic, timeout=_LOOK_AGAIN_S)
+            except KafkaException:
+                return
+            self._errors.down = False
+
+    def _show(self, text: str) -> None:
+        now = time.monotonic()
+        if now - self._shown >= _SHOW_EVERY_S or not self._shown:
+            self._shown = now
+            _LOG.warning("topic %s at %s: %s", self.source.topic, self.source.bootstrap, text)
+
+    def take(self, partition: int, size: int) -> list[Any]:
+        """Gives messages of a partition, of about `size` bytes.
+
+        Raises:
+            ValueError: If the topic cannot be read any more.
+        """
+        buffer = self._buffers[partition]
+        if not buffer:
+            self._pump()
+        taken, held = [], 0
+        while buffer and held < size:
+            message = buffer.popleft()
+            taken.append(message)
+            held += len(message)
+        if partition in self._paused and len(buffer) < _BUFFERED // 2:
+            self._paused.discard(partition)
+            self._consumer.resume([TopicPartition(self.source.topic, partition)])
+        return taken
+
+    def is_at_end(self, partition: int) -> bool:
+        """Says whether there is known to be nothing more in a partition for now."""
+        return self._at_end[partition] and not self._buffers[partition] and not self._errors.down
+
+    def commit(self, partition: int, offset: int, *, wait: bool) -> None:
+        """Commits an offset to the group, for who looks on; the job does not depend on it."""
+        offsets = [TopicPartition(self.source.topic, partition, offset)]
+        try:
+            if wait:
+                self._consumer.commit(offsets=offsets, asynchronous=False)
+            else:
+                self._consumer.commit(offsets=offsets)
+        except KafkaException as error:
+            self._show(f"offsets cannot be committed for now: {error.args[0].str()}")
+
+
+class KafkaReader:
+    """Reads one partition.
+
+    Args:
+        clients: Holds the client that the partitions share; emptied when the last one closes.
+        partition: The partition.
+        offset: Where to begin.
+    """
+
+    header = b""
+
+    def __init__(self, clients: list[Client], partition: int, offset: int) -> None:
+        self._clients = clients
+        self._client = clients[0]
+        self._partition = partition
+        self._next = offset
+        self._resume = self._committed = -1
+        self._committed_at = 0.0
+        self._closed = False
+        self._client.add(partition, offset)
+
+    def read(self, size: int) -> Block:
+        """Gives the messages that are there, of about `size` bytes; it waits a little for some.
+
+        Raises:
+            ValueError: If the topic cannot be read any more.
+        """
+        taken = self._client.take(self._partition, size)
+        if not taken:
+            caught_up = self._client.is_at_end(self._partition)
+            return Block(b"", self._next, at_end=False, caught_up=caught_up)
+        offsets = [message.offset() for message in taken]
+        self._next = offsets[-1] + 1
+        messages = Messages(
+            taken,
+            [message.value() for message in taken],
+            offsets,
+            offsets,
+            self._next,
+            _time_ms,
+            _header,
+        )
+        return Block(b"", offsets[0], at_end=False, messages=messages)
+
+    def acknowledge(self, positions: Sequence[int | str], resume: int) -> list[int | str]:
+        """Commits the offset of the first record in flight, once a second at most."""
+        self._resume = resume
+        now = time.monotonic()
+        if resume != self._committed and now - self._committed_at >= _COMMIT_EVERY_S:
+            self._commit(wait=False)
+            self._committed_at = now
+        return []
+
+    def _commit(self, *, wait: bool) -> None:
+        if self._client.source.group is not None and self._resume >= 0:
+            self._client.commit(self._partition, self._resume, wait=wait)
+            self._committed = self._resume
+
+    def recovered(self, until: int, clean: bool) -> bool:
+        """Says whether all has been read again that the last run had read."""
+        return self._next >= until or self._client.is_at_end(self._partition)
+
+    def close(self) -> None:
+        """Commits where the next reader goes on; the last one closes the client."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._resume != self._committed:
+            self._commit(wait=True)
+        if self._client.remove(self._partition):
+            self._clients.clear()
+
+
+def _time_ms(message: Any) -> int:
+    kind, ms = message.timestamp()
+    return INT64_MIN if kind == TIMESTAMP_NOT_AVAILABLE else int(ms)
+
+
+def _header(message: Any, name: str) -> str | None:
+    for key, value in reversed(message.headers() or ()):
+        if key == name and value is not None:
+            return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+    return None

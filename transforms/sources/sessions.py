@@ -1,0 +1,228 @@
+"""Sessions: an open live input, and the rule by which its records are acknowledged.
+
+The broker keeps a record until it is acknowledged, so that must come late enough: when the engine
+has kept it (`EngineSession`), or, where the engine keeps nothing, when the store has what follows
+from it (`StoreSession`). A session belongs to the process, not to a DoFn: engines use several
+copies of a DoFn in turn, and what one has read another may have to acknowledge.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import cast
+
+from beam_lateness.transforms import metrics
+from beam_lateness.transforms.batch import POSITION
+from beam_lateness.transforms.beam_time import to_ms
+from beam_lateness.transforms.commits.in_flight import InFlight, Read
+from beam_lateness.transforms.commits.tally import Position
+from beam_lateness.transforms.sources.connector import AcknowledgingReader, Positions
+from beam_lateness.transforms.sources.group import GroupReader
+from beam_lateness.transforms.sources.split import Poll
+from beam_lateness.transforms.watermarks.estimator import GroupWatermarkEstimator
+
+_LOG = logging.getLogger(__name__)
+_IN_FLIGHT = metrics.Gauge(metrics.IN_FLIGHT)
+
+
+class Session(ABC):
+    """An open live input.
+
+    Args:
+        reader: Reads it.
+    """
+
+    def __init__(self, reader: GroupReader) -> None:
+        self.lock = threading.RLock()
+        self.reader = reader
+
+    @property
+    def positions(self) -> Positions:
+        """Where every split stands."""
+        return self.reader.positions
+
+    @abstractmethod
+    def poll(self) -> Poll:
+        """Acknowledges what may be acknowledged, and reads on."""
+
+    def finalizer(self) -> Callable[[], None] | None:
+        """Gives what the engine shall call when it has kept the poll; None for nothing."""
+        return None
+
+    def close(self) -> None:
+        """Gives back what is not acknowledged, and closes the input."""
+        with self.lock:
+            self.reader.close()
+
+    def _readers(self) -> Mapping[str, AcknowledgingReader]:
+        return cast("Mapping[str, AcknowledgingReader]", self.reader.readers())
+
+
+class EngineSession(Session):
+    """Acknowledges what an engine with checkpoints has kept, one finalization later.
+
+    On Flink finalizers are not aligned to the checkpoint: bundles after it may be finalized with
+    it, and would be read again from it after a failure. So a poll is acknowledged when a later one
+    that began after its finalization is finalized too.
+    """
+
+    def __init__(self, reader: GroupReader) -> None:
+        super().__init__(reader)
+        self._number = 0
+        self._finalized = 0  # the highest poll that was finalized
+        self._read: dict[int, tuple[dict[str, list[Position]], dict[str, int], int]] = {}
+
+    def poll(self) -> Poll:
+        """Reads on."""
+        with self.lock:
+            before = self._finalized
+            poll = self.reader.poll()
+            self._number += 1
+            offsets = {name: position.offset for name, position in poll.positions.items()}
+            self._read[self._number] = (_positions_of(poll), offsets, before)
+            return poll
+
+    def finalizer(self) -> Callable[[], None]:
+        """Gives the callback of the poll that was read last."""
+        return _Finalizer(self, self._number)
+
+    def finalize(self, number: int) -> None:
+        """Takes note that the engine has kept a poll."""
+        with self.lock:
+            self._finalized = max(self._finalized, number)
+            until = self._read[number][2] if number in self._read else 0
+            readers = self._readers()
+            for each in sorted(n for n in self._read if n <= until):
+                positions, offsets, _ = self._read.pop(each)
+                for name, reader in readers.items():
+                    reader.acknowledge(positions.get(name, []), offsets[name])
+
+
+class _Finalizer:
+    """Tells a session that a poll was kept."""
+
+    def __init__(self, session: EngineSession, number: int) -> None:
+        self._session, self._number = session, number
+
+    def __call__(self) -> None:
+        self._session.finalize(self._number)
+
+
+class StoreSession(Session):
+    """Acknowledges what no result depends on any more, since the store has all of them.
+
+    Args:
+        reader: Reads the input; its watermark is held, if an earlier run has left records that
+            come again.
+        in_flight: What has been read and is not in the store.
+    """
+
+    def __init__(self, reader: GroupReader, in_flight: InFlight) -> None:
+        super().__init__(reader)
+        self._in_flight = in_flight
+
+    def poll(self) -> Poll:
+        """Settles and acknowledges what is in the store, and reads on."""
+        with self.lock:
+            self._commit()
+            poll = self.reader.poll()
+            estimator = GroupWatermarkEstimator(poll.state)
+            read = Read(
+                poll.batches,
+                poll.invalid,
+                poll.markers,
+                {name: position.offset for name, position in poll.positions.items()},
+                to_ms(estimator.current_watermark()),
+            )
+            poll.batches, poll.invalid = self._in_flight.admit(read)
+            _IN_FLIGHT.set(self._in_flight.count())
+            if self.reader.holds and self._recovered():
+                _LOG.info("what was in flight when the last run ended has been read again")
+                self.reader.end_hold()
+            return poll
+
+    def _commit(self, clean: bool = False) -> None:
+        readers = self._readers()
+        for name, settled in self._in_flight.commit(clean).items():
+            if name in readers:
+                left = readers[name].acknowledge(settled.positions, settled.resume)
+                self._in_flight.confirm(name, left)
+
+    def _recovered(self) -> bool:
+        before, readers = self._in_flight.restored, self._readers()
+        if before is None:
+            return True
+        here = before.splits.keys() & self.positions.keys()
+        return all(
+            name in readers and readers[name].recovered(before.splits[name].next, before.clean)
+            for name in here
+        )
+
+    def close(self) -> None:
+        """Settles what is in the store, gives the rest back, and closes the input."""
+        with self.lock:
+            self._commit(clean=True)
+            super().close()
+
+
+def _positions_of(poll: Poll) -> dict[str, list[Position]]:
+    """Gives the positions of everything that a poll has read, by split."""
+    read: dict[str, list[Position]] = {}
+    for batch in poll.batches:
+        read.setdefault(batch.split, []).extend(batch.columns.column(POSITION).to_pylist())
+    for record in poll.invalid:
+        if record.split is not None and record.position is not None:
+            read.setdefault(record.split, []).append(record.position)
+    for split, positions, _ in poll.markers:
+        read.setdefault(split, []).extend(positions)
+    return read
+
+
+_sessions: dict[str, Session] = {}
+_lock = threading.Lock()
+_closed = False
+
+
+def session_of(name: str, positions: Positions, create: Callable[[], Session]) -> Session:
+    """Gives the session of this process that stands at some positions, or opens it.
+
+    Args:
+        name: Names the input.
+        positions: Where the engine wants to read on; it is elsewhere than the session after the
+            engine has gone back to a checkpoint of its own.
+        create: Opens it.
+
+    Raises:
+        RuntimeError: If the sessions were closed: the job is over.
+    """
+    with _lock:
+        if _closed:
+            msg = "the job is over: its inputs are closed"
+            raise RuntimeError(msg)
+        session = _sessions.get(name)
+        if session is not None and session.positions != positions:
+            session.close()
+            session = None
+        if session is None:
+            session = _sessions[name] = create()
+        return session
+
+
+def close_sessions() -> None:
+    """Ends the live inputs of this process in order; none can be opened again."""
+    global _closed
+    with _lock:
+        _closed = True
+        for session in _sessions.values():
+            session.close()
+        _sessions.clear()
+
+
+def open_sessions() -> None:
+    """Allows live inputs to be opened (again), for a new job in this process."""
+    global _closed
+    with _lock:
+        _closed = False
