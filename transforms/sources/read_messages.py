@@ -1,4 +1,4 @@
-"""The splittable DoFn that reads a live input whose records are acknowledged."""
+"""The splittable DoFns that read a live input whose records are acknowledged."""
 
 from __future__ import annotations
 
@@ -21,37 +21,36 @@ from beam_lateness.transforms.sources.sessions import (
     StoreSession,
     session_of,
 )
+from beam_lateness.transforms.sources.split import Poll
 from beam_lateness.transforms.watermarks.estimator import GroupState, exclusive
 
 
 class ReadMessages(ReadGroup):
-    """Reads a group of splits, a poll a call, and acknowledges what has been kept.
+    """Reads a group of splits, a poll a call, from the session of its process.
 
     Args:
         group: The input.
-        commits: Acknowledge by the store; None to acknowledge by the engine's bundle finalization.
     """
 
-    def __init__(self, group: Group, commits: CommitAfterStore | None) -> None:
+    def __init__(self, group: Group) -> None:
         super().__init__(group)
-        self._commits = commits
         self._name = uuid.uuid4().hex
 
-    def initial_restriction(self, element: bytes) -> Restriction:
-        positions = dict(self._group.connector.initial_positions())
-        in_flight = self._in_flight()
-        if in_flight is not None:
-            before = {} if in_flight.restored is None else in_flight.restored.splits
-            for name in positions.keys() & before.keys():
-                positions[name] = positions[name]._replace(offset=before[name].resume)
-            in_flight.begin({name: position.offset for name, position in positions.items()})
-        return Restriction(positions)
+    def open(self, positions: Positions, state: GroupState) -> Session:
+        """Opens the input at some positions."""
+        raise NotImplementedError
 
-    def initial_estimator_state(self, element: bytes, restriction: Restriction) -> GroupState:
-        in_flight = self._in_flight()
-        if in_flight is None or in_flight.restored is None:
-            return GroupState()
-        return GroupState(in_flight.watermark_ms - exclusive(0))
+    def _poll(self, tracker: Any, estimator: Any) -> tuple[Session, Poll] | None:
+        """Reads on from where the restriction stands; None if the pipeline drains."""
+        positions = tracker.current_restriction().positions
+        create = _Open(self, positions, estimator.get_estimator_state())
+        session = session_of(self._name, positions, create)
+        poll = session.poll()
+        return (session, poll) if tracker.try_claim(poll.positions) else None
+
+
+class ReadKept(ReadMessages):
+    """Acknowledges what the engine has made durable: by bundle finalization."""
 
     @beam.DoFn.unbounded_per_element()  # type: ignore[untyped-decorator]
     def process(
@@ -61,32 +60,72 @@ class ReadMessages(ReadGroup):
         tracker: Any = beam.DoFn.RestrictionParam(),
         estimator: Any = beam.DoFn.WatermarkEstimatorParam(),
     ) -> Iterable[Any]:
-        positions = tracker.current_restriction().positions
-        state = estimator.get_estimator_state()
-        session = session_of(self._name, positions, _Open(self, positions, state))
-        poll = session.poll()
-        if not tracker.try_claim(poll.positions):
+        read = self._poll(tracker, estimator)
+        if read is None:
             return
+        session, poll = read
         yield from emit(poll)
         estimator.advance(poll.state)
-        kept = session.finalizer()
-        if kept is not None:
-            finalizer.register(kept)
+        finalizer.register(session.finalizer())
+        tracker.defer_remainder(BeamDuration.of(poll.wait_s))
+
+    def open(self, positions: Positions, state: GroupState) -> Session:
+        """Opens the input at some positions."""
+        return EngineSession(self._group.open(positions, state))
+
+
+class ReadStored(ReadMessages):
+    """Acknowledges what the job's own store has.
+
+    Args:
+        group: The input, of an `AcknowledgingConnector`.
+        commits: Ties it to the sinks.
+    """
+
+    def __init__(self, group: Group, commits: CommitAfterStore) -> None:
+        super().__init__(group)
+        self._commits = commits
+
+    def _in_flight(self) -> InFlight:
+        connector = self._group.connector
+        assert isinstance(connector, AcknowledgingConnector)  # noqa: S101 (ReadEvents has looked)
+        return self._commits.open(connector.source_id)
+
+    def initial_restriction(self, element: bytes) -> Restriction:
+        positions = dict(self._group.connector.initial_positions())
+        in_flight = self._in_flight()
+        before = {} if in_flight.restored is None else in_flight.restored.splits
+        for name in positions.keys() & before.keys():
+            positions[name] = positions[name]._replace(offset=before[name].resume)
+        in_flight.begin({name: position.offset for name, position in positions.items()})
+        return Restriction(positions)
+
+    def initial_estimator_state(self, element: bytes, restriction: Restriction) -> GroupState:
+        in_flight = self._in_flight()
+        if in_flight.restored is None:
+            return GroupState()
+        return GroupState(in_flight.watermark_ms - exclusive(0))
+
+    @beam.DoFn.unbounded_per_element()  # type: ignore[untyped-decorator]
+    def process(
+        self,
+        element: bytes,
+        tracker: Any = beam.DoFn.RestrictionParam(),
+        estimator: Any = beam.DoFn.WatermarkEstimatorParam(),
+    ) -> Iterable[Any]:
+        read = self._poll(tracker, estimator)
+        if read is None:
+            return
+        _, poll = read
+        yield from emit(poll)
+        estimator.advance(poll.state)
         tracker.defer_remainder(BeamDuration.of(poll.wait_s))
 
     def open(self, positions: Positions, state: GroupState) -> Session:
         """Opens the input at some positions."""
         in_flight = self._in_flight()
-        if in_flight is None:
-            return EngineSession(self._group.open(positions, state))
         hold = in_flight.restored is not None
         return StoreSession(self._group.open(positions, state, hold=hold), in_flight)
-
-    def _in_flight(self) -> InFlight | None:
-        connector = self._group.connector
-        if self._commits is None or not isinstance(connector, AcknowledgingConnector):
-            return None
-        return self._commits.open(connector.source_id)
 
 
 class _Open:

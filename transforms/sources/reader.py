@@ -28,7 +28,7 @@ from beam_lateness.transforms.sources.connector import AcknowledgingConnector, C
 from beam_lateness.transforms.sources.emit import INVALID_TAG, emit
 from beam_lateness.transforms.sources.group import Group, GroupReader
 from beam_lateness.transforms.sources.read_group import ReadGroup
-from beam_lateness.transforms.sources.read_messages import ReadMessages
+from beam_lateness.transforms.sources.read_messages import ReadKept, ReadStored
 from beam_lateness.transforms.sources.read_settings import ReadSettings
 from beam_lateness.transforms.sources.split import Poll
 from beam_lateness.transforms.times import NO_WATERMARK_MS
@@ -123,9 +123,9 @@ class ReadEvents(beam.PTransform[PBegin, ReadEventsResult]):
 
 
 def _reading(group: Group, commits: CommitAfterStore | None) -> ReadGroup:
-    if isinstance(group.connector, AcknowledgingConnector):
-        return ReadMessages(group, commits)
-    return ReadGroup(group)
+    if not isinstance(group.connector, AcknowledgingConnector):
+        return ReadGroup(group)
+    return ReadKept(group) if commits is None else ReadStored(group, commits)
 
 
 def _refuse_direct_runner(pbegin: PBegin) -> None:

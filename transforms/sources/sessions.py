@@ -48,9 +48,9 @@ class Session(ABC):
     def poll(self) -> Poll:
         """Acknowledges what may be acknowledged, and reads on."""
 
-    def finalizer(self) -> Callable[[], None] | None:
-        """Gives what the engine shall call when it has kept the poll; None for nothing."""
-        return None
+    def finalizer(self) -> Callable[[], None]:
+        """Gives what the engine shall call when it has kept the poll."""
+        raise NotImplementedError
 
     def close(self) -> None:
         """Gives back what is not acknowledged, and closes the input."""
