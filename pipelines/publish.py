@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import codecs
 import difflib
 import gzip
 import itertools
@@ -17,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any, BinaryIO, Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from rich.console import Console
 
@@ -129,9 +130,7 @@ class PublishConfig:
 
     def lines(self) -> Iterator[bytes]:
         """Gives the lines of the file, without their line breaks."""
-        with _open(self.path) as file:
-            for line in itertools.islice(file, self.limit):
-                yield line.rstrip(b"\r\n")
+        return _lines(self.path, self.limit)
 
     def items(self) -> Iterator[Item]:
         """Gives the stream, which with `now` begins now."""
@@ -197,14 +196,16 @@ def _whole(name: str, text: str, least: int) -> int:
     return int(text)
 
 
-def _open(path: str) -> BinaryIO | gzip.GzipFile:
-    return gzip.open(path) if path.endswith(".gz") else open(path, "rb")
+def _lines(path: str, limit: int | None) -> Iterator[bytes]:
+    with gzip.open(path) if path.endswith(".gz") else open(path, "rb") as file:
+        for number, line in enumerate(itertools.islice(file, limit)):
+            text = line.rstrip(b"\r\n")
+            yield text if number else text.removeprefix(codecs.BOM_UTF8)
 
 
 def _head(path: str) -> list[bytes]:
     try:
-        with _open(path) as file:
-            return [line.rstrip(b"\r\n") for line in itertools.islice(file, _HEAD_LINES)]
+        return list(_lines(path, _HEAD_LINES))
     except (OSError, EOFError, zlib.error) as error:
         msg = f"--input {path!r} cannot be read: {error}; give one local file of JSON lines"
         raise ValueError(msg) from error

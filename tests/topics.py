@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -62,8 +63,7 @@ def mock_kafka() -> Iterator[MockKafka]:
 
 def read_topic(url: str) -> list[Got]:
     """Reads all that a Kafka topic holds, partition by partition."""
-    import confluent_kafka as kafka
-
+    kafka: Any = importlib.import_module("confluent_kafka")
     servers, topic = url.removeprefix("kafka://").split("/")
     consumer = kafka.Consumer(
         {"bootstrap.servers": servers, "group.id": "test", "log_level": 0, "fetch.wait.max.ms": 10}

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -21,13 +21,22 @@ class JobProcess:
     Args:
         flags: The job's flags.
         log: Where its output goes.
+        module: The program.
+        environment: Variables set for it besides those of the test.
     """
 
-    def __init__(self, flags: Sequence[str], log: Path) -> None:
+    def __init__(
+        self,
+        flags: Sequence[str],
+        log: Path,
+        module: str = "beam_lateness.pipelines.cli",
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.log = log
         with log.open("wb") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "beam_lateness.pipelines.cli", "stream", *flags],
+                [sys.executable, "-m", module, "stream", *flags],
+                env={**os.environ, **(environment or {})},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -71,8 +80,18 @@ class JobProcess:
             os.killpg(self.group, signal.SIGKILL)
         self._process.wait(DEADLINE_S)
 
+    def kill_engine(self) -> None:
+        """Kills the engine alone."""
+        for number, name in self._alive():
+            if name == "prism":
+                with suppress(ProcessLookupError):
+                    os.kill(number, signal.SIGKILL)
+
     def members(self) -> list[str]:
         """Gives the names of the processes of its group that are alive."""
+        return [name for _, name in self._alive()]
+
+    def _alive(self) -> list[tuple[int, str]]:
         found = []
         for status in Path("/proc").glob("[0-9]*/stat"):
             try:
@@ -81,7 +100,7 @@ class JobProcess:
                 continue
             state, _, group = rest.split()[:3]
             if int(group) == self.group and state != "Z":
-                found.append(name)
+                found.append((int(status.parent.name), name))
         return found
 
     def await_nobody(self) -> None:
@@ -93,9 +112,14 @@ class JobProcess:
 
 
 @contextmanager
-def running(flags: Sequence[str], log: Path) -> Iterator[JobProcess]:
+def running(
+    flags: Sequence[str],
+    log: Path,
+    module: str = "beam_lateness.pipelines.cli",
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[JobProcess]:
     """Runs a job; whatever happens, nothing of it is left afterwards."""
-    job = JobProcess(flags, log)
+    job = JobProcess(flags, log, module, environment)
     try:
         yield job
     finally:

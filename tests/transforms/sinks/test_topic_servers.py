@@ -31,7 +31,7 @@ pytestmark = pytest.mark.live
 
 RUN = "run-1"
 PANES = [Pane(key, 0, 60_000, i, i + 1, i, "LATE") for key in "ab" for i in range(3)]
-LETTERS = [
+LETTERS: list[TooLateRecord | InvalidRecord] = [
     TooLateRecord("a", 5, 30_000, 0, 60_000, 200_000, 20_000, "f", 120, "f:120", b"{}"),
     InvalidRecord("malformed_json", "no object", "f", 240, "f:240", b"{"),
 ]
@@ -145,18 +145,12 @@ def test_the_last_kafka_message_of_a_key_is_the_last_pane(
     """Of each key and window: what compaction keeps."""
     kafka_broker.create_topic(kafka_topic)
     url = f"kafka://{kafka_broker.bootstrap}/{kafka_topic}"
-    told: list[Any] = []
     with direct_pipeline() as pipeline:
-        _ = (
-            pipeline
-            | beam.Create([PANES], reshuffle=False)
-            | beam.FlatMap(list)
-            | PublishPanes(url, RUN)
-        )
+        panes = pipeline | beam.Create([PANES]) | beam.FlatMap(list)  # one bundle, in order
+        _ = panes | PublishPanes(url, RUN)
     last = {each.key: each.json["pane_index"] for each in read_topic(url)}
     assert len(last) == len({(pane.key, pane.window_start) for pane in PANES})
     assert set(last.values()) == {max(pane.index for pane in PANES)}
-    assert told == []
 
 
 def test_a_kafka_topic_that_does_not_exist_is_told(
@@ -170,12 +164,17 @@ def test_a_kafka_topic_that_does_not_exist_is_told(
 def test_a_topic_deleted_meanwhile_fails_the_flush(
     kafka_topic: str, kafka_broker: KafkaBroker
 ) -> None:
-    """The check was of another day."""
+    """The check was of another day; what came before is confirmed."""
+    kafka_broker.create_topic(kafka_topic)
     url = f"kafka://{kafka_broker.bootstrap}/{kafka_topic}"
-    writer = open_writer(url, {"topic.metadata.propagation.max.ms": "0"})
+    options = {"message.timeout.ms": "5000", "topic.metadata.propagation.max.ms": "0"}
+    writer = open_writer(url, options)
     try:
+        writer.send(Message(b"x", None, {}))
+        writer.flush()
+        kafka_broker.delete_topic(kafka_topic)
+        writer.send(Message(b"x", None, {}))
         with pytest.raises(PublishError, match="the topic does not exist; create it"):
-            writer.send(Message(b"x", None, {}))
             writer.flush()
     finally:
         writer.close()
@@ -232,6 +231,6 @@ def test_only_who_knows_the_password_passes_the_check(
     if right:
         check_topic(url, login)
         return
-    with pytest.raises(ValueError, match="access is denied: .*mend the Kafka options") as caught:
+    with pytest.raises(ValueError, match=r"access is denied: .*mend the Kafka options") as caught:
         check_topic(url, login)
     assert password not in str(caught.value)

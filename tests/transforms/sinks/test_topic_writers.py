@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
-import grpc
+import grpc  # type: ignore[import-untyped]
 import pytest
 
 from beam_lateness.transforms.sinks import kafka_writer, pubsub_writer

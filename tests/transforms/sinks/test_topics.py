@@ -16,7 +16,11 @@ import pytest
 from beam_lateness import InvalidRecord, Pane, TooLateRecord
 from beam_lateness.transforms.sinks import topics
 from beam_lateness.transforms.sinks.dead_letters import dead_letter
-from beam_lateness.transforms.sinks.topic_messages import MESSAGES_AT_ONCE, PublishError
+from beam_lateness.transforms.sinks.topic_messages import (
+    MESSAGES_AT_ONCE,
+    Message,
+    PublishError,
+)
 from beam_lateness.transforms.sinks.topics import (
     PublishDeadLetters,
     PublishPanes,
@@ -215,15 +219,18 @@ class Bundles:
         self.opened: list[FakeWriter] = []
         self.told: list[list[Any]] = []
         monkeypatch.setattr(topics, "open_writer", self._open)
-        self._dofn = _Publish("fake", {}, self._encode, self.told.append)
+        self._dofn = _Publish("fake", {}, self._encode, self._tell)
 
     def _open(self, *_: Any) -> FakeWriter:
         self.opened.append(self.writers.pop(0))
         return self.opened[-1]
 
+    def _tell(self, elements: Sequence[Any]) -> None:
+        self.told.append(list(elements))
+
     @staticmethod
-    def _encode(element: int) -> topics.Message:
-        return topics.Message(str(element).encode(), None, {})
+    def _encode(element: int) -> Message:
+        return Message(str(element).encode(), None, {})
 
     def run(self, elements: Sequence[int], finish: bool = True) -> None:
         """Runs a bundle; `finish` is false for one that another step fails."""
