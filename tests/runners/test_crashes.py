@@ -94,7 +94,7 @@ class Crashes:
             job.await_that(lambda: len(self.outcome.letters()) > 0, "dead letters")
             job.signal(signal.SIGTERM)
             assert job.await_end(30) == 130, job.output
-        check_conservation(self.feed, self.outcome)
+        assert check_conservation(self.feed, self.outcome), "nothing was too late"
 
 
 def test_nothing_is_lost_when_the_worker_is_killed(tmp_path: Path, broker: Broker) -> None:

@@ -123,6 +123,7 @@ class InFlight:
         self._markers: list[tuple[str, Sequence[Position], int]] = []
         self._done: dict[str, list[Position]] = {}  # settled, to be acknowledged
         self._unconfirmed: dict[str, list[Position]] = {}
+        self._changed = False  # since the checkpoint was written
 
     @property
     def watermark_ms(self) -> int:
@@ -161,6 +162,7 @@ class InFlight:
                 if record.split is not None and record.position is not None:
                     self._letter(record.split, record.position, self._keep_invalid)
             self._markers += read.markers
+            self._changed = self._changed or read.next != self._next
             self._next.update(read.next)
             self._watermark_ms = max(self._watermark_ms, read.watermark_ms)
             return out, invalid
@@ -220,6 +222,7 @@ class InFlight:
             self._finish(split, [position])
 
     def _finish(self, split: str, positions: Iterable[Position]) -> None:
+        self._changed = True
         self._done.setdefault(split, []).extend(positions)
 
     def panes_stored(self, panes: Iterable[Pane]) -> None:
@@ -281,7 +284,8 @@ class InFlight:
         floor_ms = max(floor_ms, self._saved.watermark_ms)
         settled = [close for close in closed if close <= floor_ms]
         due = self._clock() - self._saved_at >= _CHECKPOINT_EVERY_S
-        if not (settled or clean or (due and self._moved(floor_ms))):
+        moved = self._changed or floor_ms > self._saved.watermark_ms
+        if not (settled or clean or (due and moved)):
             return
         if self.restored is not None and self._retract is not None:
             lateness_ms = self._windows.allowed_lateness_ms
@@ -295,13 +299,6 @@ class InFlight:
         for split, positions, _ in passed:
             self._finish(split, positions)
         self._save(clean, floor_ms)
-
-    def _moved(self, floor_ms: int) -> bool:
-        return floor_ms > self._saved.watermark_ms or any(
-            self._saved.splits[name].next != offset
-            for name, offset in self._next.items()
-            if name in self._saved.splits
-        )
 
     def _save(self, clean: bool, watermark_ms: int | None = None) -> None:
         lowest = dict(self._next)
@@ -335,6 +332,7 @@ class InFlight:
         floor_ms = self._saved.watermark_ms if watermark_ms is None else watermark_ms
         self._saved = replace(self._saved, watermark_ms=floor_ms, clean=clean, splits=splits)
         self._checkpoints.write(self._saved)
+        self._changed = False
         self._saved_at = self._clock()
 
 

@@ -81,10 +81,10 @@ class Client:
                     raise
                 self._show(str(error))
                 found = sorted(self._known)
-            for partition in found:
-                if self._known and partition not in self._known:
-                    _LOG.info("%s: new partition %d", self.source.topic, partition)
-                self._known.setdefault(partition, 0)
+            new = set(found) - self._known.keys()
+            if self._known and new:
+                _LOG.info("topic %s: new partitions %s", self.source.topic, sorted(new))
+            self._known.update(dict.fromkeys(new, 0))
             self._looked = now
         return self._known
 

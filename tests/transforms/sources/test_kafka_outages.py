@@ -1,0 +1,209 @@
+"""A Kafka broker that goes away while it is read, and comes back."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("confluent_kafka")
+
+from beam_lateness.transforms.sources import kafka_lookup, kafka_reader
+from beam_lateness.transforms.sources.group import Group
+from beam_lateness.transforms.sources.read_settings import ReadSettings
+from beam_lateness.transforms.watermarks.strategy import WatermarkStrategy
+from beam_lateness.transforms.watermarks.timestamps import FieldTime
+from tests.transforms.sources.kafka_topics import (
+    SIZE,
+    Topic,
+    await_that,
+    catch_up,
+    each,
+    numbered,
+    opened,
+    take,
+)
+from tests.transforms.sources.memory import Clock, states_of
+
+if TYPE_CHECKING:
+    from services.kafka_broker import KafkaBroker
+
+pytestmark = pytest.mark.live
+
+
+@pytest.fixture(scope="module")
+def own_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
+    """A broker of these tests alone."""
+    from services.kafka_broker import KafkaBroker
+
+    with KafkaBroker(tmp_path_factory.mktemp("kafka")) as broker:
+        yield broker
+
+
+@pytest.fixture
+def broker(own_broker: KafkaBroker) -> KafkaBroker:
+    """It runs, whatever the test before did with it."""
+    own_broker.restart()
+    return own_broker
+
+
+@pytest.fixture
+def topic(broker: KafkaBroker) -> Topic:
+    """A topic of one partition."""
+    topic = Topic(broker.bootstrap)
+    broker.create_topic(topic.name, 1)
+    return topic
+
+
+@pytest.fixture
+def short_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Questions to a broker that is down take a second."""
+    monkeypatch.setattr(kafka_lookup, "_REQUEST_S", 1.0)
+
+
+def test_after_a_restart_reading_goes_on_with_nothing_lost_or_doubled(
+    topic: Topic, broker: KafkaBroker
+) -> None:
+    """And while the broker is away nobody says that there is nothing more."""
+    with opened(topic.source(), topic.split()) as reader:
+        topic.produce(*numbered(100))
+        assert take(reader, 100) == list(enumerate(numbered(100)))
+        catch_up(reader)
+        broker.stop()
+        catch_up(reader, caught_up=False)
+        end = time.monotonic() + 2
+        while time.monotonic() < end:
+            assert not reader.read(SIZE).caught_up
+        broker.start()
+        topic.produce(*numbered(100, 100))
+        assert take(reader, 100) == list(enumerate(numbered(200)))[100:]
+        catch_up(reader)
+
+
+def test_what_was_fetched_before_the_broker_went_away_is_not_lost(
+    topic: Topic, broker: KafkaBroker, short_requests: None
+) -> None:
+    """Not by looking for new partitions meanwhile, either."""
+    source = topic.source(discovery="1ms")
+    topic.produce(*numbered(1_000))
+    with opened(source, topic.split()) as reader:
+        got = take(reader, 1, size=1)
+        topic.produce(*numbered(1_000, 1_000))
+        end = time.monotonic() + 1  # the client fetches ahead on its own, and tells nobody
+        while time.monotonic() < end:
+            source.initial_positions()
+        broker.stop()
+        assert list(source.initial_positions()) == [topic.split()]
+        broker.start()
+        got += take(reader, 1_999)
+    assert got == list(enumerate(numbered(2_000)))
+
+
+def test_looking_for_partitions_survives_that_the_broker_is_away(
+    topic: Topic, broker: KafkaBroker, short_requests: None
+) -> None:
+    """The known ones stand; a partition that was added is found when the broker is back."""
+    source = topic.source(discovery="1ms")
+    with opened(source, topic.split()) as reader:
+        known = source.initial_positions()
+        catch_up(reader)
+        broker.stop()
+        for _ in range(3):
+            assert source.initial_positions() == known
+        broker.start()
+        broker.add_partitions(topic.name, 2)
+        await_that(lambda: topic.split(1) in source.initial_positions())
+
+
+@pytest.mark.parametrize("look_again_s", [1.0, 0.01], ids=["polled-often", "polled-rarely"])
+def test_an_answer_from_before_an_outage_is_no_answer_after_it(
+    topic: Topic, broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch, look_again_s: float
+) -> None:
+    """What was written meanwhile comes before anybody says that there is nothing more."""
+    monkeypatch.setattr(kafka_reader, "_LOOK_AGAIN_S", look_again_s)
+    with opened(topic.source(), topic.split()) as reader:
+        catch_up(reader)
+        broker.stop()
+        catch_up(reader, caught_up=False)
+        broker.start()
+        topic.produce(b"written meanwhile")
+        blocks = [reader.read(SIZE)]
+        while blocks[-1].empty and len(blocks) < 1_000:
+            blocks.append(reader.read(SIZE))
+    assert each(blocks[-1].messages) == [(0, b"written meanwhile")]
+    assert not any(block.caught_up for block in blocks[:-1])
+
+
+def test_an_empty_partition_can_become_idle_but_not_while_the_broker_is_away(
+    topic: Topic, broker: KafkaBroker
+) -> None:
+    """Idle is who is known to have nothing; the clock alone makes nobody so."""
+    clock = Clock(1_000)
+    strategy = (
+        WatermarkStrategy(bound_ms=0)
+        .with_timestamp_assigner(FieldTime("t", "ms"))
+        .with_idleness("10s")
+    )
+    group = Group(topic.source(), strategy, [], ReadSettings(clock=clock))
+    with closing(group.open()) as reader:
+
+        def state() -> str:
+            return states_of(reader.poll())[topic.split()]
+
+        topic.produce(b'{"k":"a","v":1,"t":5}')
+        await_that(lambda: bool(reader.poll().batches))
+        splits = reader.readers()
+        await_that(lambda: reader.poll().wait_s > 0 and reader._splits[topic.split()].caught_up)
+        broker.stop()
+        catch_up(splits[topic.split()], caught_up=False)  # type: ignore[arg-type]
+        clock.sleep(60)
+        assert [state() for _ in range(20)] == ["active"] * 20
+        broker.start()
+        became = [state()]
+        while became[-1] != "idle" and len(became) < 1_000:
+            clock.sleep(1)
+            became.append(state())
+        assert became[-1] == "idle"
+
+
+@pytest.mark.parametrize("acknowledged", [False, True], ids=["nothing", "something"])
+def test_closing_does_not_wait_for_a_broker_that_is_away(
+    topic: Topic, broker: KafkaBroker, acknowledged: bool
+) -> None:
+    """The offsets are for who looks on: a job that is told to end ends."""
+    with opened(topic.source(), topic.split()) as reader:
+        topic.produce(*numbered(10))
+        take(reader, 10)
+        reader.acknowledge([], 5)
+        await_that(lambda: topic.committed() == 5)
+        if acknowledged:
+            reader.acknowledge([], 6)
+        broker.stop()
+        catch_up(reader, caught_up=False)
+        closing_ = threading.Thread(target=reader.close, daemon=True)
+        closing_.start()
+        closing_.join(10)
+        ended = not closing_.is_alive()
+        broker.start()
+        closing_.join(60)
+    assert ended
+
+
+def test_an_outage_is_told_in_a_few_lines(
+    topic: Topic, broker: KafkaBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not in one for each attempt to connect."""
+    with opened(topic.source(), topic.split()) as reader:
+        catch_up(reader)
+        broker.stop()
+        caplog.set_level(logging.WARNING)
+        end = time.monotonic() + 4
+        while time.monotonic() < end:
+            reader.read(SIZE)
+        assert 1 <= len(caplog.records) < 10
+        broker.start()
