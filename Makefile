@@ -28,7 +28,7 @@ test-prism: $(VENV)/.dev prism
 
 # The tests with Pub/Sub and Kafka, whose servers they start themselves (Go, Java and Maven).
 test-live: $(VENV)/.dev prism
-	$(BIN)/python -m pytest -m live $(ARGS)
+	$(BIN)/python -m pytest -m live -n 2 $(ARGS)
 
 prism: $(VENV)/.dev
 	$(BIN)/python -m beam_lateness.pipelines.runners
@@ -42,6 +42,7 @@ lint: $(VENV)/.dev
 bench: $(VENV)/.dev prism
 	$(BIN)/python benchmarks/generators.py
 	$(BIN)/python benchmarks/marginal.py
+	$(BIN)/python -m benchmarks.topics
 
 # The pictures of docs/watermarks.md.
 pictures: $(VENV)/.dev

@@ -5,6 +5,7 @@ input = aggregated + too late + invalid, always.
 """
 
 from beam_lateness.transforms.batch import EventBatch
+from beam_lateness.transforms.commits.store import CommitAfterStore
 from beam_lateness.transforms.lateness.aggregate import AggregateWindows
 from beam_lateness.transforms.lateness.classify import RouteTooLate, RouteTooLateResult
 from beam_lateness.transforms.lateness.tag_late import TagLate, TagLateResult
@@ -12,18 +13,22 @@ from beam_lateness.transforms.lateness.window_with_lateness import WindowWithLat
 from beam_lateness.transforms.lateness.windows import Windows
 from beam_lateness.transforms.results import InvalidRecord, Pane, TooLateRecord
 from beam_lateness.transforms.sinks.dead_letters import WriteDeadLetters
-from beam_lateness.transforms.sinks.upsert import UpsertPanes
+from beam_lateness.transforms.sinks.topics import PublishDeadLetters, PublishPanes
+from beam_lateness.transforms.sinks.upsert import RemoveStale, UpsertPanes
 from beam_lateness.transforms.sources.explain import Explanation, explain
 from beam_lateness.transforms.sources.files import Files
 from beam_lateness.transforms.sources.formats import Csv, JsonLines
+from beam_lateness.transforms.sources.kafka import Kafka
+from beam_lateness.transforms.sources.pubsub import PubSub
 from beam_lateness.transforms.sources.read_settings import ReadSettings
 from beam_lateness.transforms.sources.reader import ReadEvents, ReadEventsResult
 from beam_lateness.transforms.watermarks.generators import WatermarkGenerator, WatermarkOutput
 from beam_lateness.transforms.watermarks.strategy import WatermarkStrategy
-from beam_lateness.transforms.watermarks.timestamps import FieldTime
+from beam_lateness.transforms.watermarks.timestamps import FieldTime, MessageTime
 
 __all__ = [
     "AggregateWindows",
+    "CommitAfterStore",
     "Csv",
     "EventBatch",
     "Explanation",
@@ -31,10 +36,16 @@ __all__ = [
     "Files",
     "InvalidRecord",
     "JsonLines",
+    "Kafka",
+    "MessageTime",
     "Pane",
+    "PubSub",
+    "PublishDeadLetters",
+    "PublishPanes",
     "ReadEvents",
     "ReadEventsResult",
     "ReadSettings",
+    "RemoveStale",
     "RouteTooLate",
     "RouteTooLateResult",
     "TagLate",

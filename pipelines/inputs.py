@@ -34,10 +34,10 @@ def read_connector(options: Any) -> Connector:
         ValueError: If it cannot be.
     """
     schemes = {_scheme(name) for name in options.input}
+    if options.kafka_properties is not None and not _names_kafka(options):
+        msg = "--kafka_properties has no meaning without kafka://; leave it out"
+        raise ValueError(msg)
     if not schemes & set(_SCHEMES):
-        if options.kafka_properties is not None and not _names_kafka(options):
-            msg = "--kafka_properties has no meaning without kafka://; leave it out"
-            raise ValueError(msg)
         return Files(tuple(options.input), _line_format(options), options.follow)
     if len(schemes) > 1:
         msg = f"--input mixes kinds of input: {', '.join(options.input)}; run them apart"
@@ -49,15 +49,20 @@ def read_connector(options: Any) -> Connector:
         msg = "--format=csv has no meaning for messages, which hold a JSON object each"
         raise ValueError(msg)
     line_format = JsonLines(options.key_field, options.value_field, options.id_field)
-    if schemes == {"pubsub"}:
-        return _pubsub(options.input, line_format)
-    return _kafka(options, line_format)
+    make = _pubsub if schemes == {"pubsub"} else _kafka
+    try:
+        return make(options, line_format)
+    except ValueError as error:
+        if "(--input" in str(error) or str(error).startswith("--"):
+            raise
+        msg = f"--input={', '.join(map(_safe, options.input))}: {error}"
+        raise ValueError(msg) from error
 
 
-def _pubsub(urls: Sequence[str], line_format: LineFormat) -> PubSub:
-    parsed = [urlsplit(url) for url in urls]
+def _pubsub(options: Any, line_format: LineFormat) -> Connector:
+    parsed = [urlsplit(url) for url in options.input]
     settings = {
-        tuple(_query(each, {"lease": str, "batch": str, "max_in_flight": _whole}).items())
+        tuple(sorted(_query(each, {"lease": str, "batch": str, "max_in_flight": _whole}).items()))
         for each in parsed
     }
     if len(settings) > 1:
@@ -67,7 +72,7 @@ def _pubsub(urls: Sequence[str], line_format: LineFormat) -> PubSub:
     return PubSub(names, line_format, **dict(settings.pop()))
 
 
-def _kafka(options: Any, line_format: LineFormat) -> Kafka:
+def _kafka(options: Any, line_format: LineFormat) -> Connector:
     if len(options.input) > 1:
         msg = "--input takes one kafka:// topic; run topics apart"
         raise ValueError(msg)
@@ -82,7 +87,7 @@ def _kafka(options: Any, line_format: LineFormat) -> Kafka:
     if not url.netloc or not topic or "/" in topic or url.username or url.password:
         msg = (
             "--input must be kafka://HOST:PORT/TOPIC (credentials go into --kafka_properties), "
-            f"got {_safe(url)!r}"
+            f"got {_safe(options.input[0])!r}"
         )
         raise ValueError(msg)
     return Kafka(
@@ -106,19 +111,21 @@ def _query(url: SplitResult, known: Mapping[str, Callable[[str], Any]]) -> dict[
     for name, text in parse_qsl(url.query, keep_blank_values=True):
         if name not in known or not text:
             what = "needs a value" if name in known else f"is none of {', '.join(known)}"
-            msg = f"--input={_safe(url)}: setting {name!r} {what}"
+            msg = f"setting {name!r} {what}"
             raise ValueError(msg)
         try:
             found[name] = known[name](text)
         except ValueError as error:
-            msg = f"--input={_safe(url)}: {name} {error}"
+            msg = f"{name} {error}"
             raise ValueError(msg) from error
     return found
 
 
-def _safe(url: SplitResult) -> str:
+def _safe(url: str) -> str:
     """A URL without what may be a password."""
-    return url._replace(netloc=url.netloc.rpartition("@")[2]).geturl()
+    scheme, sign, rest = url.partition("://")
+    host, slash, path = rest.partition("/")
+    return f"{scheme}{sign}{host.rpartition('@')[2]}{slash}{path}"
 
 
 def read_kafka_options(options: Any) -> dict[str, str]:
@@ -149,7 +156,7 @@ def read_kafka_options(options: Any) -> dict[str, str]:
 
 
 def _names_kafka(options: Any) -> bool:
-    names = (options.output, options.dead_letters)
+    names = (*options.input, options.output, options.dead_letters)
     return any(_scheme(name or "") == "kafka" for name in names)
 
 

@@ -5,6 +5,7 @@ python -m beam_lateness.pipelines.streaming --help
 
 from __future__ import annotations
 
+import io
 import logging
 import re
 import signal
@@ -13,7 +14,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
@@ -132,11 +133,13 @@ def run_stream(argv: Sequence[str], console: Console) -> int:
     open_sessions()
     pipeline = beam.Pipeline(runner=engine.runner, options=options)
     build(pipeline, config, embedded=engine.embedded, run=run)
+    shown = sys.stderr
     try:
         with Progress(console):
             result, interrupted = _run_to_end(pipeline, engine)
     finally:
         close_sessions()
+        sys.stderr = shown
     report = Report.of(_counts(result, engine, interrupted), engine.name, run)
     return _finish(report, config, console, interrupted)
 
@@ -168,6 +171,25 @@ def _end(result: PipelineResult | None, engine: Engine) -> None:
     except Exception:  # a runner raises what it likes
         _LOG.debug("while cancelling", exc_info=True)
     engine.stop()
+
+
+class _MainThreadOnly(io.TextIOBase):
+    """Takes text from the main thread only: Beam's others print what cut them off.
+
+    Args:
+        shown: Where it goes.
+    """
+
+    def __init__(self, shown: TextIO) -> None:
+        self._shown = shown
+
+    def write(self, text: str) -> int:
+        if threading.current_thread() is threading.main_thread():
+            self._shown.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        self._shown.flush()
 
 
 def _note(args: threading.ExceptHookArgs) -> None:
@@ -215,8 +237,10 @@ def _interrupts() -> Iterator[None]:
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         # Beam's threads are cut off in the middle of what they wait for, and say so at length.
-        logging.getLogger("apache_beam").setLevel(logging.CRITICAL)
+        for name in ("apache_beam", "PrismRunner"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
         threading.excepthook = _note
+        sys.stderr = _MainThreadOnly(sys.stderr)
         raise KeyboardInterrupt
 
     signals = (signal.SIGINT, signal.SIGTERM)

@@ -14,8 +14,8 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from beam_lateness.pipelines.inputs import read_connector, read_kafka_options
 from beam_lateness.pipelines.options import StreamConfig, StreamOptions, read_config
 from beam_lateness.pipelines.streaming import build
-from beam_lateness.transforms.commits.in_flight import InFlight
 from beam_lateness.transforms.commits.checkpoints import Checkpoints
+from beam_lateness.transforms.commits.in_flight import InFlight
 from beam_lateness.transforms.lateness.windows import Windows
 from beam_lateness.transforms.sources.files import Files
 from beam_lateness.transforms.sources.formats import JsonLines

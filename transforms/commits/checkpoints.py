@@ -7,7 +7,17 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import orjson
-from sqlalchemy import BigInteger, Boolean, Column, LargeBinary, MetaData, Table, Text, select
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+    inspect,
+    select,
+)
 from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.exc import DatabaseError
 
@@ -34,9 +44,10 @@ class SplitCheckpoint(NamedTuple):
     Args:
         next: The offset up to which it has been read.
         resume: The offset before which every record is settled: reading goes on here.
-        open: Positions below `next` that are not settled though their window is closed, or though
-            they have none (dead letters not written yet).
-        settled: Positions that are settled, and perhaps not acknowledged yet.
+        open: Offsets below `next` of dead letters that are not written yet: not settled, though
+            their window may be closed.
+        settled: What is settled and may come again all the same: offsets from `resume` on of
+            invalid records, which are of no window, and ids that the source has not confirmed.
     """
 
     next: int
@@ -83,6 +94,14 @@ class Checkpoints:
         self._engine = open_database(url, "checkpoint (--checkpoint)")
         try:
             _TABLE.create(self._engine, checkfirst=True)
+            found = {column["name"] for column in inspect(self._engine).get_columns(TABLE_NAME)}
+            if found != {column.name for column in _TABLE.columns}:
+                self.close()
+                msg = (
+                    f"checkpoint (--checkpoint) {url!r} has a table {TABLE_NAME!r} of another "
+                    f"shape, with columns {', '.join(sorted(found))}; name another file"
+                )
+                raise ValueError(msg)
         except DatabaseError as error:
             self.close()
             msg = f"checkpoint (--checkpoint) {url!r} cannot be used: {error.orig}"

@@ -118,11 +118,18 @@ class InFlight:
         self._watermark_ms = floor_ms
         self._next = {name: split.resume for name, split in known.items()}
         self._open: dict[int, WindowTally] = {}  # by the watermark that closes them
-        self._letters: dict[str, dict[Position, None]] = {}  # dead letters not written yet
+        self._letters: dict[str, dict[Position, bool]] = {}  # not written yet; whether invalid
         self._held: list[EventBatch] = []  # too late, of windows that are not settled yet
         self._markers: list[tuple[str, Sequence[Position], int]] = []
         self._done: dict[str, list[Position]] = {}  # settled, to be acknowledged
         self._unconfirmed: dict[str, list[Position]] = {}
+        self._singles = {  # offsets that are settled though their window is not: invalid ones
+            name: {p for p in split.settled if isinstance(p, int)} for name, split in known.items()
+        }
+        self._expected = {  # ids that are settled, and may come again since they were not confirmed
+            name: {p for p in split.settled if isinstance(p, str)} for name, split in known.items()
+        }
+        self._recovered = self.restored is None or self.restored.clean
         self._changed = False  # since the checkpoint was written
 
     @property
@@ -160,7 +167,7 @@ class InFlight:
             invalid = [record for record in read.invalid if not self._was_settled(record)]
             for record in invalid:
                 if record.split is not None and record.position is not None:
-                    self._letter(record.split, record.position, self._keep_invalid)
+                    self._letter(record.split, record.position, self._keep_invalid, invalid=True)
             self._markers += read.markers
             self._changed = self._changed or read.next != self._next
             self._next.update(read.next)
@@ -170,7 +177,7 @@ class InFlight:
     def _was_settled(self, record: InvalidRecord) -> bool:
         if record.split is None or record.position is None or record.split not in self._before:
             return False
-        settled = self._before[record.split].has_settled(record.position)
+        settled = record.position in self._before[record.split].settled
         if settled:
             self._finish(record.split, [record.position])
         return settled
@@ -213,17 +220,24 @@ class InFlight:
 
     def _letters_of(self, batch: EventBatch) -> None:
         for position in batch.columns.column(POSITION).to_pylist():
-            self._letter(batch.split, position, self._keep_too_late)
+            self._letter(batch.split, position, self._keep_too_late, invalid=False)
 
-    def _letter(self, split: str, position: Position, kept: bool) -> None:
-        if kept:
-            self._letters.setdefault(split, {})[position] = None
-        else:
-            self._finish(split, [position])
+    def _letter(self, split: str, position: Position, kept: bool, *, invalid: bool) -> None:
+        self._letters.setdefault(split, {})[position] = invalid
+        if not kept:
+            self._written(split, position)
+
+    def _written(self, split: str, position: Position) -> None:
+        invalid = self._letters[split].pop(position)
+        if invalid and isinstance(position, int):
+            self._singles.setdefault(split, set()).add(position)
+        self._finish(split, [position])
 
     def _finish(self, split: str, positions: Iterable[Position]) -> None:
         self._changed = True
-        self._done.setdefault(split, []).extend(positions)
+        finished = list(positions)
+        self._done.setdefault(split, []).extend(finished)
+        self._expected.get(split, set()).difference_update(finished)
 
     def panes_stored(self, panes: Iterable[Pane]) -> None:
         """Takes note of panes that are in the store."""
@@ -240,8 +254,7 @@ class InFlight:
                 if record.split is None or record.position is None:
                     continue
                 if record.position in self._letters.get(record.split, ()):
-                    del self._letters[record.split][record.position]
-                    self._finish(record.split, [record.position])
+                    self._written(record.split, record.position)
 
     def commit(self, clean: bool = False) -> dict[str, Settled]:
         """Settles the windows that are closed and stored; writes the checkpoint, if it moves.
@@ -273,6 +286,12 @@ class InFlight:
         """
         with self._lock:
             self._unconfirmed[split] = unconfirmed
+
+    def end_recovery(self) -> None:
+        """Takes note that what was in flight when the last run ended has come again."""
+        with self._lock:
+            self._recovered = True
+            self._expected.clear()
 
     def _settle(self, clean: bool) -> None:
         floor_ms = self._watermark_ms
@@ -321,19 +340,24 @@ class InFlight:
                 max(offset, self._before[name].next if name in self._before else offset),
                 lowest[name],
                 [p for p in unsettled.get(name, ()) if isinstance(p, int)],
-                [
-                    p
-                    for p in (*self._unconfirmed.get(name, ()), *self._done.get(name, ()))
-                    if isinstance(p, str)
-                ],
+                self._settled_of(name, lowest[name]),
             )
             for name, offset in self._next.items()
         }
+        clean = clean and self._recovered  # else what the run before held is not given back yet
         floor_ms = self._saved.watermark_ms if watermark_ms is None else watermark_ms
         self._saved = replace(self._saved, watermark_ms=floor_ms, clean=clean, splits=splits)
         self._checkpoints.write(self._saved)
         self._changed = False
         self._saved_at = self._clock()
+
+    def _settled_of(self, name: str, resume: int) -> list[Position]:
+        """Gives what is settled of a split, and may come again all the same."""
+        singles = {offset for offset in self._singles.get(name, ()) if offset >= resume}
+        self._singles[name] = singles
+        told = (*self._unconfirmed.get(name, ()), *self._done.get(name, ()))
+        ids = dict.fromkeys(p for p in told if isinstance(p, str))
+        return [*sorted(singles), *ids, *sorted(self._expected.get(name, ()))]
 
 
 def _lower(lowest: dict[str, int], split: str, positions: Sequence[Position]) -> None:

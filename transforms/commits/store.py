@@ -57,6 +57,18 @@ class CommitAfterStore:
         if in_flight is not None:
             in_flight.letters_stored(records)
 
+    def check(self, source: str) -> None:
+        """Looks whether a source can go on from its checkpoint, and writes nothing.
+
+        Raises:
+            ValueError: If the checkpoint cannot be used, or was made with other windows.
+        """
+        checkpoints = Checkpoints(self.checkpoint)
+        try:
+            self._begin(source, checkpoints)
+        finally:
+            checkpoints.close()
+
     def open(self, source: str) -> InFlight:
         """Gives what is in flight of this run's source, in this process.
 
@@ -65,13 +77,16 @@ class CommitAfterStore:
         """
         with _lock:
             if self.run not in _in_flight:
-                _in_flight[self.run] = InFlight(
-                    source,
-                    self.run,
-                    self.windows,
-                    Checkpoints(self.checkpoint),
-                    self.keep_too_late,
-                    self.keep_invalid,
-                    self.retract,
-                )
+                _in_flight[self.run] = self._begin(source, Checkpoints(self.checkpoint))
             return _in_flight[self.run]
+
+    def _begin(self, source: str, checkpoints: Checkpoints) -> InFlight:
+        return InFlight(
+            source,
+            self.run,
+            self.windows,
+            checkpoints,
+            self.keep_too_late,
+            self.keep_invalid,
+            self.retract,
+        )

@@ -54,17 +54,13 @@ class Before:
         self.open = set(split.open)
         self.settled = set(split.settled)
 
-    def has_settled(self, position: Position) -> bool:
-        """Says whether something without a window was settled."""
-        if isinstance(position, str):
-            return position in self.settled
-        return position < self.next and position not in self.open
-
     def settled_among(self, positions: pa.Array, closed: Flags) -> Flags:
         """Marks the records that were settled, given which are of windows closed then."""
+        known = list(self.settled)
         if pa.types.is_string(positions.type):
-            settled: Flags = np.isin(positions.to_pylist(), list(self.settled))
+            settled: Flags = np.isin(positions.to_pylist(), known)
             return settled
         offsets = positions.to_numpy()
-        mask: Flags = closed & (offsets < self.next) & ~np.isin(offsets, list(self.open))
+        closed = closed & (offsets < self.next) & ~np.isin(offsets, list(self.open))
+        mask: Flags = closed | np.isin(offsets, known)
         return mask

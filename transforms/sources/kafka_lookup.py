@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterator, Mapping
 from typing import Final, Protocol
@@ -73,6 +72,7 @@ def consumer_of(source: Settings, errors: Errors) -> Consumer:
         "isolation.level": "read_committed",
         "queued.max.messages.kbytes": "65536",
         "fetch.wait.max.ms": "100",
+        "log_level": "2",  # what matters of it comes by `error_cb`, and is said once
         **source.options,
         "bootstrap.servers": source.bootstrap,
         "enable.auto.commit": "false",
@@ -82,14 +82,22 @@ def consumer_of(source: Settings, errors: Errors) -> Consumer:
         "error_cb": errors,
     }
     try:
-        return Consumer(settings, logger=logging.getLogger(f"{__name__}.client"))
+        return Consumer(settings)
     except KafkaException as error:
         msg = f"--kafka_properties: {error.args[0].str()}"
         raise ValueError(msg) from error
 
 
-def partitions_of(consumer: Consumer, source: Settings, errors: Errors) -> list[int]:
+def partitions_of(
+    consumer: Consumer, source: Settings, errors: Errors, *, assigned: bool = False
+) -> list[int]:
     """Asks for the topic's partitions.
+
+    Args:
+        consumer: Asks.
+        source: The topic.
+        errors: What the consumer has told.
+        assigned: Whether the consumer reads the topic.
 
     Raises:
         ValueError: If the brokers cannot be reached, refuse, or have no such topic.
@@ -97,7 +105,8 @@ def partitions_of(consumer: Consumer, source: Settings, errors: Errors) -> list[
     try:
         topic = consumer.list_topics(source.topic, timeout=_REQUEST_S).topics[source.topic]
     except KafkaException as error:
-        consumer.poll(0)  # lets the callback tell why
+        if not assigned:  # a poll lets the callback tell why, and would take a message
+            consumer.poll(0)
         why = errors.refused or errors.last or error.args[0]
         raise ValueError(explain(source, why)) from error
     if topic.error is not None:

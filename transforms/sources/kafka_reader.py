@@ -75,7 +75,7 @@ class Client:
         now = time.monotonic()
         if not self._known or now - self._looked >= self._discovery_s:
             try:
-                found = partitions_of(self._consumer, self.source, self._errors)
+                found = partitions_of(self._consumer, self.source, self._errors, assigned=True)
             except ValueError as error:
                 if not self._known or not self._errors.down:
                     raise

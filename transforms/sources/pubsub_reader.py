@@ -157,6 +157,8 @@ class PubSubReader:
         return False
 
     def _show(self, text: str) -> None:
+        if self._stopped:  # a call that is cut off tells nothing
+            return
         now = time.monotonic()
         if now - self._shown >= _SHOW_EVERY_S or not self._shown:
             self._shown = now

@@ -125,7 +125,10 @@ class ReadEvents(beam.PTransform[PBegin, ReadEventsResult]):
 def _reading(group: Group, commits: CommitAfterStore | None) -> ReadGroup:
     if not isinstance(group.connector, AcknowledgingConnector):
         return ReadGroup(group)
-    return ReadKept(group) if commits is None else ReadStored(group, commits)
+    if commits is None:
+        return ReadKept(group)
+    commits.check(group.connector.source_id)
+    return ReadStored(group, commits)
 
 
 def _refuse_direct_runner(pbegin: PBegin) -> None:

@@ -74,6 +74,7 @@ class EngineSession(Session):
         self._number = 0
         self._finalized = 0  # the highest poll that was finalized
         self._read: dict[int, tuple[dict[str, list[Position]], dict[str, int], int]] = {}
+        self._left: dict[str, list[Position]] = {}  # of which the source could not be told yet
 
     def poll(self) -> Poll:
         """Reads on."""
@@ -97,8 +98,9 @@ class EngineSession(Session):
             readers = self._readers()
             for each in sorted(n for n in self._read if n <= until):
                 positions, offsets, _ = self._read.pop(each)
-                for name, reader in readers.items():
-                    reader.acknowledge(positions.get(name, []), offsets[name])
+                for name in readers.keys() & offsets.keys():
+                    done = [*self._left.pop(name, ()), *positions.get(name, ())]
+                    self._left[name] = readers[name].acknowledge(done, offsets[name])
 
 
 class _Finalizer:
@@ -142,6 +144,7 @@ class StoreSession(Session):
             if self.reader.holds and self._recovered():
                 _LOG.info("what was in flight when the last run ended has been read again")
                 self.reader.end_hold()
+                self._in_flight.end_recovery()
             return poll
 
     def _commit(self, clean: bool = False) -> None:

@@ -15,10 +15,11 @@ from tests.transforms.commits.world import INVALID, MARKER, RECORD, CrashError, 
 
 KINDS: Final = [RECORD] * 8 + [INVALID, MARKER]
 OPERATIONS: Final = [
+    "tick",  # the least of them: what an example is simplified to
     *["publish"] * 4,
     *["poll", "work", "store", "bury", "commit"] * 2,
     *["round"] * 4,
-    *["jump", "tick", "close", "crash", "crash", "begin", "wait no more"],
+    *["jump", "close", "crash", "crash", "begin", "wait no more"],
 ]
 
 
@@ -40,7 +41,7 @@ OPS = st.builds(
     st.integers(0, 49),
     st.sampled_from([*[None] * 9, *range(9)]),
 )
-HISTORIES = st.lists(OPS, min_size=5, max_size=60)
+HISTORIES = st.lists(OPS, min_size=40, max_size=80)
 
 
 class History:
@@ -112,7 +113,7 @@ def play(world: World, history: list[Op]) -> None:
     assert player.run.in_flight.count() == 0
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.integers(1, 3), st.sampled_from([0, 5, 15]), st.integers(0, 8), HISTORIES)
 def test_each_record_of_a_log_ends_in_one_place(
     partitions: int, lateness: int, bound: int, history: list[Op]
@@ -121,7 +122,7 @@ def test_each_record_of_a_log_ends_in_one_place(
     play(World(partitions, 0, lateness, bound), history)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.integers(1, 2), st.sampled_from([0, 5, 15]), st.integers(0, 8), HISTORIES)
 def test_each_message_of_a_queue_ends_in_one_place(
     subscriptions: int, lateness: int, bound: int, history: list[Op]

@@ -147,6 +147,23 @@ def test_a_run_that_dies_while_it_reads_again_leaves_what_it_has_not_read_open()
     assert positions_of(third.admit(Rec(0, 3, END), invalid=[1, 2])) == [0, 1]
 
 
+def test_a_dead_letter_stays_open_for_a_run_that_has_not_come_to_it() -> None:
+    """Of a settled window, in which every other record of the log is settled."""
+    kept = Kept()
+    flight = Flight(kept)
+    flight.admit(Rec(0, 33), Rec(1, 3), watermark=CLOSED)
+    flight.store(END, 1)
+    flight.commit()
+    flight.admit(Rec(2, 4, CLOSED), watermark=CLOSED)
+    flight.commit()
+    second = Flight(kept, run="run-2")
+    second.admit(Rec(0, 33, CLOSED), watermark=CLOSED)
+    second.commit()
+    third = Flight(kept, run="run-3")
+    rows = third.admit(Rec(0, 33, CLOSED), Rec(1, 3, CLOSED), Rec(2, 4, CLOSED))
+    assert positions_of(rows) == [0, 2]
+
+
 class Retractions:
     """Notes what is retracted, and what a checkpoint said then."""
 

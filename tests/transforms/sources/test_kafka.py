@@ -7,7 +7,7 @@ import random
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -205,6 +205,35 @@ def test_a_partition_that_is_not_read_is_held_in_bounds(
             most = max(most, len(client._buffers[0]))
         assert 1_000 <= most < 1_100
         assert take(still, count) == list(enumerate(numbered(count)))
+
+
+class NoMetadata:
+    """A consumer to which messages come, but no answer to a question for partitions."""
+
+    def __init__(self, consumer: Any) -> None:
+        self._consumer = consumer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._consumer, name)
+
+    def list_topics(self, *_: Any, **__: Any) -> None:
+        """Fails as with a broker that does not answer in time."""
+        raise kafka.KafkaException(kafka.KafkaError(kafka.KafkaError._TRANSPORT))
+
+
+def test_looking_for_partitions_takes_no_message(mocked: Topic) -> None:
+    """Not if it fails, either: each message goes to the reader of its partition."""
+    source = mocked.source(discovery="1ms")
+    mocked.produce(*numbered(100))
+    with opened(source, mocked.split()) as reader:
+        known = source.initial_positions()
+        (client,) = source._clients
+        client._consumer = NoMetadata(client._consumer)
+        client._errors.down = True
+        end = time.monotonic() + 1  # the client fetches on its own, and tells nobody
+        while time.monotonic() < end:
+            assert source.initial_positions() == known
+        assert take(reader, 100) == list(enumerate(numbered(100)))
 
 
 def test_a_setting_that_the_client_does_not_know_is_refused_with_the_flag(mocked: Topic) -> None:

@@ -33,7 +33,7 @@ class Raw(NamedTuple):
 
     payload: bytes | None
     time_ms: int = MINUTE_MS
-    attributes: Mapping[str, str] = {}  # noqa: RUF012 (never written to)
+    attributes: Mapping[str, str] = {}
 
 
 def messages_of(*raw: Raw, ids: bool = False) -> Messages:
