@@ -17,7 +17,7 @@ import apache_beam as beam
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.portability.api import beam_runner_api_pb2
-from google.protobuf.wrappers_pb2 import BytesValue  # type: ignore[import-untyped]
+from google.protobuf.wrappers_pb2 import BytesValue
 
 from beam_lateness.pipelines.options import StreamOptions, read_config
 from beam_lateness.pipelines.streaming import build

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import pytest
 from google.api_core.exceptions import NotFound, PermissionDenied
-from google.cloud.pubsub_v1 import (  # type: ignore[import-untyped]
+from google.cloud.pubsub_v1 import (
     PublisherClient,
     SubscriberClient,
 )

@@ -34,6 +34,7 @@ from beam_lateness.transforms.times import (
 )
 
 _CHECKPOINT_EVERY_S: Final = 1.0  # while no window is settled
+_EXPECTED: Final = 100_000  # ids of earlier runs, not known to be acknowledged, that are kept
 
 
 class Read(NamedTuple):
@@ -126,8 +127,11 @@ class InFlight:
         self._singles = {  # offsets that are settled though their window is not: invalid ones
             name: {p for p in split.settled if isinstance(p, int)} for name, split in known.items()
         }
-        self._expected = {  # ids that are settled, and may come again since they were not confirmed
-            name: {p for p in split.settled if isinstance(p, str)} for name, split in known.items()
+        self._expected: dict[
+            str, dict[Position, None]
+        ] = {  # ids that are settled, and may come again since they were not confirmed
+            name: dict.fromkeys(p for p in split.settled if isinstance(p, str))
+            for name, split in known.items()
         }
         self._recovered = self.restored is None or self.restored.clean
         self._changed = False  # since the checkpoint was written
@@ -237,7 +241,10 @@ class InFlight:
         self._changed = True
         finished = list(positions)
         self._done.setdefault(split, []).extend(finished)
-        self._expected.get(split, set()).difference_update(finished)
+        expected = self._expected.get(split)
+        if expected:
+            for position in finished:
+                expected.pop(position, None)
 
     def panes_stored(self, panes: Iterable[Pane]) -> None:
         """Takes note of panes that are in the store."""
@@ -291,7 +298,6 @@ class InFlight:
         """Takes note that what was in flight when the last run ended has come again."""
         with self._lock:
             self._recovered = True
-            self._expected.clear()
 
     def _settle(self, clean: bool) -> None:
         floor_ms = self._watermark_ms
@@ -357,7 +363,8 @@ class InFlight:
         self._singles[name] = singles
         told = (*self._unconfirmed.get(name, ()), *self._done.get(name, ()))
         ids = dict.fromkeys(p for p in told if isinstance(p, str))
-        return [*sorted(singles), *ids, *sorted(self._expected.get(name, ()))]
+        expected = list(self._expected.get(name, ()))[-_EXPECTED:]
+        return [*sorted(singles), *expected, *ids]
 
 
 def _lower(lowest: dict[str, int], split: str, positions: Sequence[Position]) -> None:

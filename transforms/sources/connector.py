@@ -136,3 +136,6 @@ class AcknowledgingConnector(Connector, Protocol):
     @property
     def source_id(self) -> str:
         """Names the input: the same in each run that goes on with it."""
+
+    def later_positions(self) -> dict[str, SplitPosition]:
+        """Finds the splits, each at its beginning: where one is read that was added later."""

@@ -105,6 +105,15 @@ class Kafka:
             for partition in sorted(offsets)
         }
 
+    def later_positions(self) -> dict[str, SplitPosition]:
+        """Finds the partitions, each at its beginning.
+
+        Raises:
+            ValueError: If the brokers cannot be reached, refuse, or have no such topic.
+        """
+        found = self.initial_positions()
+        return {name: SplitPosition(_lookup().OFFSET_BEGINNING) for name in found}
+
     def open(self, split: str, position: SplitPosition) -> Any:
         """Opens a partition (a `KafkaReader`); the partitions of a process share a client."""
         library = _library()

@@ -16,7 +16,7 @@ from confluent_kafka import (
 
 from beam_lateness.transforms.times import Duration
 
-_REQUEST_S: Final = 15.0
+REQUEST_S: Final = 15.0
 _HEAD_MESSAGES: Final = 200
 _HEAD_S: Final = 10.0
 _REFUSED: Final = (
@@ -46,19 +46,24 @@ class Settings(Protocol):
 
 
 class Errors:
-    """What the client library tells of its connections."""
+    """What the client library tells of its connections.
+
+    Attributes:
+        last: The latest.
+        refused: The latest by which a broker refused the client.
+        doubt: Whether there was one since a broker has answered.
+    """
 
     def __init__(self) -> None:
         self.last: KafkaError | None = None
         self.refused: KafkaError | None = None
-        self.down = False
+        self.doubt = False
 
     def __call__(self, error: KafkaError) -> None:
         self.last = error
+        self.doubt = True
         if error.code() in _REFUSED:
             self.refused = error
-        if error.code() == KafkaError._ALL_BROKERS_DOWN:
-            self.down = True
 
 
 def consumer_of(source: Settings, errors: Errors) -> Consumer:
@@ -88,27 +93,28 @@ def consumer_of(source: Settings, errors: Errors) -> Consumer:
         raise ValueError(msg) from error
 
 
-def partitions_of(
-    consumer: Consumer, source: Settings, errors: Errors, *, assigned: bool = False
-) -> list[int]:
-    """Asks for the topic's partitions.
-
-    Args:
-        consumer: Asks.
-        source: The topic.
-        errors: What the consumer has told.
-        assigned: Whether the consumer reads the topic.
+def partitions_of(consumer: Consumer, source: Settings, errors: Errors) -> list[int]:
+    """Asks for the topic's partitions, with a consumer that reads nothing yet.
 
     Raises:
         ValueError: If the brokers cannot be reached, refuse, or have no such topic.
     """
     try:
-        topic = consumer.list_topics(source.topic, timeout=_REQUEST_S).topics[source.topic]
+        return look_up(consumer, source, REQUEST_S)
     except KafkaException as error:
-        if not assigned:  # a poll lets the callback tell why, and would take a message
-            consumer.poll(0)
+        consumer.poll(0)  # lets the callback tell why
         why = errors.refused or errors.last or error.args[0]
         raise ValueError(explain(source, why)) from error
+
+
+def look_up(consumer: Consumer, source: Settings, timeout_s: float) -> list[int]:
+    """Asks for the topic's partitions; takes no message.
+
+    Raises:
+        KafkaException: If no broker answers.
+        ValueError: If there is no such topic, or it may not be read.
+    """
+    topic = consumer.list_topics(source.topic, timeout=timeout_s).topics[source.topic]
     if topic.error is not None:
         raise ValueError(explain(source, topic.error))
     return sorted(topic.partitions)
@@ -143,19 +149,19 @@ def start_offsets(source: Settings) -> dict[int, int]:
             for partition in partitions_of(consumer, source, errors)
         ]
         bounds = {
-            each.partition: consumer.get_watermark_offsets(each, timeout=_REQUEST_S)
+            each.partition: consumer.get_watermark_offsets(each, timeout=REQUEST_S)
             for each in wanted
         }
         if isinstance(source.start, int):
             for each in wanted:
                 each.offset = source.start
-            found = consumer.offsets_for_times(wanted, timeout=_REQUEST_S)
+            found = consumer.offsets_for_times(wanted, timeout=REQUEST_S)
             return {
                 each.partition: each.offset if each.offset >= 0 else bounds[each.partition][1]
                 for each in found
             }
         if source.start == "committed":
-            found = consumer.committed(wanted, timeout=_REQUEST_S)
+            found = consumer.committed(wanted, timeout=REQUEST_S)
             return {
                 each.partition: each.offset if each.offset >= 0 else bounds[each.partition][0]
                 for each in found

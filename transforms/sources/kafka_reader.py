@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from confluent_kafka import (
+    OFFSET_BEGINNING,
     TIMESTAMP_NOT_AVAILABLE,
     KafkaError,
     KafkaException,
@@ -21,7 +23,7 @@ from beam_lateness.transforms.sources.kafka_lookup import (
     Settings,
     consumer_of,
     explain,
-    partitions_of,
+    look_up,
 )
 from beam_lateness.transforms.sources.messages import Messages
 from beam_lateness.transforms.sources.records import INT64_MIN
@@ -30,9 +32,12 @@ from beam_lateness.transforms.times import duration_ms
 _LOG = logging.getLogger(__name__)
 
 _MESSAGES_AT_ONCE: Final = 20_000
-_BUFFERED: Final = 60_000  # messages of a partition that are kept while it is not read
+_BUFFERED: Final = 16 << 20  # bytes of a partition that are kept while it is not read
+_OVERHEAD: Final = 200  # bytes of a message beside what it holds
 _COMMIT_EVERY_S: Final = 1.0
 _LOOK_AGAIN_S: Final = 1.0  # whether the brokers are back
+_ANSWER_S: Final = 2.0  # for which a question may hold up the reading
+_END_S: Final = 5.0  # for which a job that ends waits for the brokers
 _SHOW_EVERY_S: Final = 30.0
 
 
@@ -53,39 +58,58 @@ class Client:
         self._batch_s = duration_ms(source.batch, name="batch") / 1000
         self._discovery_s = duration_ms(source.discovery, name="discovery") / 1000
         self._known: dict[int, int] = {}
-        self._looked = self._pumped = self._shown = 0.0
+        self._next: dict[int, int] = {}
+        self._bytes: dict[int, int] = {}
+        self._last: dict[int, int] = {}  # offsets to commit at the end
+        self._looked = self._asked = self._pumped = self._shown = 0.0
 
     def add(self, partition: int, offset: int) -> None:
         """Begins to read a partition."""
         self._buffers[partition] = deque()
         self._at_end[partition] = False
+        self._next[partition] = offset
+        self._bytes[partition] = 0
         self._consumer.incremental_assign([TopicPartition(self.source.topic, partition, offset)])
 
-    def remove(self, partition: int) -> bool:
-        """Reads a partition no more; says whether it was the last one."""
+    def remove(self, partition: int, commit: int | None) -> bool:
+        """Reads a partition no more, and says whether it was the last one.
+
+        Args:
+            partition: The partition.
+            commit: The offset to commit for it; None for nothing.
+        """
         self._buffers.pop(partition, None)
+        if commit is not None:
+            self._last[partition] = commit
         if self._buffers:
             self._consumer.incremental_unassign([TopicPartition(self.source.topic, partition)])
             return False
-        self._consumer.close()
+        # Both wait for brokers that are away, for as long as a minute.
+        ending = threading.Thread(target=self._end, name="kafka end", daemon=True)
+        ending.start()
+        ending.join(_END_S)
         return True
 
+    def _end(self) -> None:
+        if self._last:
+            self._commit(self._last, wait=True)
+        self._consumer.close()
+
     def partitions(self) -> dict[int, int]:
-        """Gives the partitions, looking for new ones now and then; these begin at 0."""
+        """Gives the partitions, looking for new ones now and then; all of these are read."""
         now = time.monotonic()
-        if not self._known or now - self._looked >= self._discovery_s:
-            try:
-                found = partitions_of(self._consumer, self.source, self._errors, assigned=True)
-            except ValueError as error:
-                if not self._known or not self._errors.down:
-                    raise
-                self._show(str(error))
-                found = sorted(self._known)
-            new = set(found) - self._known.keys()
-            if self._known and new:
-                _LOG.info("topic %s: new partitions %s", self.source.topic, sorted(new))
-            self._known.update(dict.fromkeys(new, 0))
-            self._looked = now
+        if self._known and (now - self._looked < self._discovery_s or self._errors.doubt):
+            return self._known
+        self._looked = now
+        try:
+            found = look_up(self._consumer, self.source, _ANSWER_S)
+        except KafkaException as error:
+            self._show(f"new partitions cannot be looked for: {error.args[0].str()}")
+            found = []
+        new = set(found) - self._known.keys()
+        if self._known and new:
+            _LOG.info("topic %s: new partitions %s", self.source.topic, sorted(new))
+        self._known.update(dict.fromkeys(new, OFFSET_BEGINNING))
         return self._known
 
     def _pump(self) -> None:
@@ -96,20 +120,20 @@ class Client:
             error, partition = message.error(), message.partition()
             if error is None and partition in self._buffers:
                 self._buffers[partition].append(message)
+                self._next[partition] = int(message.offset() or 0) + 1
+                self._bytes[partition] += len(message) + _OVERHEAD
                 self._at_end[partition] = False
-                self._errors.down = False
             elif error is None:
                 continue  # of a partition that was closed meanwhile
             elif error.code() == KafkaError._PARTITION_EOF and partition is not None:
                 self._at_end[partition] = True
-                self._errors.down = False
             else:
                 self._refuse(message, error)
-        if self._errors.down:
+        if self._errors.doubt:
             self._look_again()
         self._pumped = time.monotonic()
-        full = [p for p, buffer in self._buffers.items() if len(buffer) >= _BUFFERED]
-        for partition in set(full) - self._paused:
+        full = {p for p in self._buffers if self._bytes[p] >= _BUFFERED}
+        for partition in full - self._paused:
             self._consumer.pause([TopicPartition(self.source.topic, partition)])
             self._paused.add(partition)
 
@@ -131,15 +155,30 @@ class Client:
         self._show(f"cannot be read for now: {error.str()}")
 
     def _look_again(self) -> None:
-        """Asks whether the brokers are back: what they have not answered is no silence."""
+        """Asks whether the brokers are back: what they have not answered is no silence.
+
+        What they had said before the outage counts no more, and they say only once that there is
+        nothing more: so they are asked.
+        """
+        self._at_end = dict.fromkeys(self._at_end, False)
         why = "" if self._errors.last is None else f": {self._errors.last.str()}"
         self._show(f"the brokers do not answer{why}")
-        if time.monotonic() - self._pumped >= _LOOK_AGAIN_S:
-            try:
-                self._consumer.list_topics(self.source.topic, timeout=_LOOK_AGAIN_S)
-            except KafkaException:
-                return
-            self._errors.down = False
+        now = time.monotonic()
+        if now - self._asked < _LOOK_AGAIN_S:
+            return
+        self._asked = now
+        try:
+            ends = {
+                partition: self._consumer.get_watermark_offsets(
+                    TopicPartition(self.source.topic, partition), timeout=_LOOK_AGAIN_S
+                )[1]
+                for partition in self._buffers
+            }
+        except KafkaException:
+            return
+        self._errors.doubt = False
+        for partition, end in ends.items():
+            self._at_end[partition] = self._next[partition] >= end
 
     def _show(self, text: str) -> None:
         now = time.monotonic()
@@ -161,23 +200,30 @@ class Client:
             message = buffer.popleft()
             taken.append(message)
             held += len(message)
-        if partition in self._paused and len(buffer) < _BUFFERED // 2:
+            self._bytes[partition] -= len(message) + _OVERHEAD
+        if partition in self._paused and self._bytes[partition] < _BUFFERED // 2:
             self._paused.discard(partition)
             self._consumer.resume([TopicPartition(self.source.topic, partition)])
         return taken
 
     def is_at_end(self, partition: int) -> bool:
         """Says whether there is known to be nothing more in a partition for now."""
-        return self._at_end[partition] and not self._buffers[partition] and not self._errors.down
+        return self._at_end[partition] and not self._buffers[partition] and not self._errors.doubt
 
-    def commit(self, partition: int, offset: int, *, wait: bool) -> None:
+    def commit(self, partition: int, offset: int) -> None:
         """Commits an offset to the group, for who looks on; the job does not depend on it."""
-        offsets = [TopicPartition(self.source.topic, partition, offset)]
+        self._commit({partition: offset}, wait=False)
+
+    def _commit(self, offsets: Mapping[int, int], *, wait: bool) -> None:
+        wanted = [
+            TopicPartition(self.source.topic, partition, offset)
+            for partition, offset in offsets.items()
+        ]
         try:
             if wait:
-                self._consumer.commit(offsets=offsets, asynchronous=False)
+                self._consumer.commit(offsets=wanted, asynchronous=False)
             else:
-                self._consumer.commit(offsets=offsets)
+                self._consumer.commit(offsets=wanted)
         except KafkaException as error:
             self._show(f"offsets cannot be committed for now: {error.args[0].str()}")
 
@@ -230,15 +276,15 @@ class KafkaReader:
         """Commits the offset of the first record in flight, once a second at most."""
         self._resume = resume
         now = time.monotonic()
-        if resume != self._committed and now - self._committed_at >= _COMMIT_EVERY_S:
-            self._commit(wait=False)
-            self._committed_at = now
+        if self._is_behind and now - self._committed_at >= _COMMIT_EVERY_S:
+            self._client.commit(self._partition, resume)
+            self._committed, self._committed_at = resume, now
         return []
 
-    def _commit(self, *, wait: bool) -> None:
-        if self._client.source.group is not None and self._resume >= 0:
-            self._client.commit(self._partition, self._resume, wait=wait)
-            self._committed = self._resume
+    @property
+    def _is_behind(self) -> bool:
+        """Whether the group knows less than it might."""
+        return self._client.source.group is not None and self._resume > self._committed
 
     def recovered(self, until: int, clean: bool) -> bool:
         """Says whether all has been read again that the last run had read."""
@@ -249,9 +295,7 @@ class KafkaReader:
         if self._closed:
             return
         self._closed = True
-        if self._resume != self._committed:
-            self._commit(wait=True)
-        if self._client.remove(self._partition):
+        if self._client.remove(self._partition, self._resume if self._is_behind else None):
             self._clients.clear()
 
 

@@ -83,11 +83,15 @@ class PubSub:
     @property
     def source_id(self) -> str:
         """Names the input in a checkpoint."""
-        return ",".join(f"pubsub://{name}" for name in sorted(self.subscriptions))
+        return ",".join(f"pubsub://{name}" for name in sorted(set(self.subscriptions)))
 
     def initial_positions(self) -> dict[str, SplitPosition]:
         """Gives the subscriptions; where each stands only the service knows."""
         return {name: SplitPosition() for name in sorted(self.subscriptions)}
+
+    def later_positions(self) -> dict[str, SplitPosition]:
+        """Gives the same: a subscription has one beginning."""
+        return self.initial_positions()
 
     def check(self, *, ordered_allowed: bool) -> None:
         """Looks whether the subscriptions are there and may be read.

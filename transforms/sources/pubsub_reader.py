@@ -134,7 +134,8 @@ class PubSubReader:
             wait_s = 0.1
             # A lease of ours before anything is made of it: the subscription's own deadline may be
             # shorter, or longer than a restarted job waits.
-            self._modify([each.ack_id for each in received], int(self._lease_s))
+            lease_s = 0 if self._stopped else int(self._lease_s)
+            self._modify([each.ack_id for each in received], lease_s)
             with self._changed:
                 self._answers = True
                 if not self._stopped:

@@ -86,17 +86,23 @@ class ReadStored(ReadMessages):
         super().__init__(group)
         self._commits = commits
 
-    def _in_flight(self) -> InFlight:
+    def _connector(self) -> AcknowledgingConnector:
         connector = self._group.connector
         assert isinstance(connector, AcknowledgingConnector)  # noqa: S101 (ReadEvents has looked)
-        return self._commits.open(connector.source_id)
+        return connector
+
+    def _in_flight(self) -> InFlight:
+        return self._commits.open(self._connector().source_id)
 
     def initial_restriction(self, element: bytes) -> Restriction:
-        positions = dict(self._group.connector.initial_positions())
+        connector = self._connector()
+        positions = dict(connector.initial_positions())
         in_flight = self._in_flight()
-        before = {} if in_flight.restored is None else in_flight.restored.splits
-        for name in positions.keys() & before.keys():
-            positions[name] = positions[name]._replace(offset=before[name].resume)
+        if in_flight.restored is not None:
+            before = in_flight.restored.splits
+            for name, later in connector.later_positions().items():
+                resume = before[name].resume if name in before else later.offset
+                positions[name] = later._replace(offset=resume)
         in_flight.begin({name: position.offset for name, position in positions.items()})
         return Restriction(positions)
 

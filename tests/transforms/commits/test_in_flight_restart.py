@@ -110,6 +110,21 @@ def test_a_settled_message_is_known_two_runs_later() -> None:
     assert kept.split(QUEUE).settled == []
 
 
+def test_a_settled_message_is_known_after_a_run_that_waited_for_it_in_vain() -> None:
+    """A service may give it back later than the time a reader waits for that."""
+    kept = Kept()
+    flight = Flight(kept, QUEUE)
+    flight.admit(Rec("m", 3), watermark=CLOSED)
+    flight.store(END, 1)
+    assert flight.commit().positions == ["m"]
+    second = Flight(kept, QUEUE, run="run-2")
+    second.core.end_recovery()
+    second.admit(watermark=CLOSED + 1)
+    second.commit()
+    third = Flight(kept, QUEUE, run="run-3")
+    assert third.admit(Rec("m", 3, CLOSED + 1), watermark=CLOSED + 1) == []
+
+
 def test_a_dead_letter_stays_one_if_it_would_be_a_record_now() -> None:
     """A time from the future is none some minutes later: the record must not be in two places."""
     kept = Kept()

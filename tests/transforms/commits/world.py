@@ -255,6 +255,7 @@ class Run:
         self._admit(Read(batches, invalid, markers, dict(self.next), self.watermark))
         if self.holds and self._recovered():
             self.holds = False
+            self.in_flight.end_recovery()
             self._advance(min(self.tops.values()))
 
     def _read(self, split: str, count: int, pick: int) -> list[tuple[Position, Event]]:

@@ -61,6 +61,10 @@ class Broker:
         """The splits."""
         return {split: SplitPosition() for split in sorted(self.payloads)}
 
+    def later_positions(self) -> dict[str, SplitPosition]:
+        """The same: a split begins at 0."""
+        return self.initial_positions()
+
     def open(self, split: str, position: SplitPosition) -> BrokerReader:
         """Opens a split."""
         self.open_readers.append(split)

@@ -269,7 +269,7 @@ def test_a_record_on_which_a_generator_fails_is_invalid_and_the_others_are_read_
     assert (invalid.split, invalid.record_id) == ("a", "bad!")
     line = source.texts["a"].split(b"\n")[1]
     assert invalid.payload == line
-    assert invalid.position is not None
+    assert isinstance(invalid.position, int)
     assert source.texts["a"][invalid.position :].startswith(line)
     assert [r for r in stamped(polls) if r.split == "a"] == [
         Stamped("a", "x", 9, BEAM_MINIMUM),

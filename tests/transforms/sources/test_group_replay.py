@@ -120,7 +120,7 @@ def test_every_line_is_a_record_or_invalid_or_blank_or_a_marker(
     assert len(invalid) == len(bad) - blank
     for record in invalid:
         assert record.split is not None
-        assert record.position is not None
+        assert isinstance(record.position, int)
         assert record.payload is not None
         text = source.texts[record.split]
         assert text[record.position :].startswith(record.payload + b"\n")

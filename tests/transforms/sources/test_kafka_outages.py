@@ -63,7 +63,7 @@ def topic(broker: KafkaBroker) -> Topic:
 @pytest.fixture
 def short_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     """Questions to a broker that is down take a second."""
-    monkeypatch.setattr(kafka_lookup, "_REQUEST_S", 1.0)
+    monkeypatch.setattr(kafka_lookup, "REQUEST_S", 1.0)
 
 
 def test_after_a_restart_reading_goes_on_with_nothing_lost_or_doubled(
