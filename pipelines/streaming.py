@@ -237,7 +237,7 @@ def _interrupts() -> Iterator[None]:
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         # Beam's threads are cut off in the middle of what they wait for, and say so at length.
-        for name in ("apache_beam", "PrismRunner"):
+        for name in ("apache_beam", "apache_beam.utils.subprocess_server"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
         threading.excepthook = _note
         sys.stderr = _MainThreadOnly(sys.stderr)

@@ -17,6 +17,7 @@ from confluent_kafka import (
 from beam_lateness.transforms.times import Duration
 
 REQUEST_S: Final = 15.0
+_STEP_S: Final = 1.0  # of it: then why there is no answer is looked at
 _HEAD_MESSAGES: Final = 200
 _HEAD_S: Final = 10.0
 _REFUSED: Final = (
@@ -99,12 +100,15 @@ def partitions_of(consumer: Consumer, source: Settings, errors: Errors) -> list[
     Raises:
         ValueError: If the brokers cannot be reached, refuse, or have no such topic.
     """
-    try:
-        return look_up(consumer, source, REQUEST_S)
-    except KafkaException as error:
-        consumer.poll(0)  # lets the callback tell why
-        why = errors.refused or errors.last or error.args[0]
-        raise ValueError(explain(source, why)) from error
+    ends = time.monotonic() + REQUEST_S
+    while True:
+        try:
+            return look_up(consumer, source, _STEP_S)
+        except KafkaException as error:
+            consumer.poll(0)  # lets the callback tell why
+            if errors.refused is not None or time.monotonic() >= ends:
+                why = errors.refused or errors.last or error.args[0]
+                raise ValueError(explain(source, why)) from error
 
 
 def look_up(consumer: Consumer, source: Settings, timeout_s: float) -> list[int]:

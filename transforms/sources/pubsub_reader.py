@@ -40,6 +40,7 @@ _TRANSIENT: Final = (
     exceptions.Unknown,
 )
 _SHOW_EVERY_S: Final = 30.0
+_CLOSE_S: Final = 5.0  # for which closing waits for the end of the open pull
 _GIVEN_BACK_S: Final = 1.0  # until the service delivers again what was given back to it
 _RECOVERY_S: Final = 10.0  # after that: for how long to wait for it to have nothing more
 
@@ -92,6 +93,7 @@ class PubSubReader:
         self._batch_s = duration_ms(settings.batch, name="batch") / 1000
         self._lease_s = duration_ms(settings.lease, name="lease") / 1000
         self._client = pubsub_v1.SubscriberClient()
+        self._puller = pubsub_v1.SubscriberClient()  # apart, so that an open pull can be cut off
         self._leases = Leases(settings.remembered)
         self._queue: deque[Any] = deque()
         self._changed = threading.Condition()
@@ -109,20 +111,25 @@ class PubSubReader:
             thread.start()
 
     def _pull_ahead(self) -> None:
-        request = PullRequest(subscription=self.split, max_messages=_PULL_MESSAGES)
         wait_s = 0.1
         while not self._stopped:
             if not self._has_room():
                 continue
+            room = self._settings.max_in_flight - len(self._leases)
+            request = PullRequest(
+                subscription=self.split, max_messages=max(1, min(_PULL_MESSAGES, room))
+            )
+            asked = time.monotonic()
             try:
-                response = self._client.pull(request, timeout=_PULL_S, retry=None)
+                response = self._puller.pull(request, timeout=_PULL_S, retry=None)
                 received = PullResponse.pb(response).received_messages
             except exceptions.DeadlineExceeded:
                 received = ()  # nothing came for so long
             except _TRANSIENT as error:
                 self._show(f"cannot be pulled from for now: {_short(error)}")
                 self._answers = False
-                time.sleep(wait_s)
+                with self._changed:
+                    self._changed.wait_for(self._is_stopped, wait_s)
                 wait_s = min(wait_s * 2, 5.0)
                 continue
             except Exception as error:  # not found, no permission: time mends nothing
@@ -138,6 +145,8 @@ class PubSubReader:
             self._modify([each.ack_id for each in received], lease_s)
             with self._changed:
                 self._answers = True
+                if not received:
+                    self._empty_at = asked
                 if not self._stopped:
                     self._queue.extend(self._leases.take(received))
                 self._changed.notify_all()
@@ -208,8 +217,6 @@ class PubSubReader:
                 held += len(taken[-1].data)
             self._changed.notify_all()
         if not taken:
-            if self._answers:
-                self._empty_at = time.monotonic()
             return Block(b"", self._count, at_end=False, caught_up=self._answers)
         first, self._count = self._count, self._count + len(taken)
         messages = Messages(
@@ -246,7 +253,10 @@ class PubSubReader:
         it has: so this is when they have ended and nothing more was there, or a while after.
         """
         again = self._opened + (_GIVEN_BACK_S if clean else self._lease_s)
-        return self._empty_at >= again or time.monotonic() >= again + _RECOVERY_S
+        if time.monotonic() >= again + _RECOVERY_S:
+            return True
+        with self._changed:  # a pull that began since then brought nothing, and all before is read
+            return self._empty_at >= again and not self._queue
 
     def close(self) -> None:
         """Gives back what is not acknowledged, and closes the connection."""
@@ -255,6 +265,10 @@ class PubSubReader:
                 return
             self._stopped = True
             self._changed.notify_all()
+        # First the open pull: the service would answer it with what is given back, and nobody
+        # would have that until the subscription's own deadline.
+        self._puller.close()
+        self._threads[0].join(_CLOSE_S)
         self._modify(self._leases.ack_ids(), 0)
         self._client.close()
 

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-pubsub_v1 = pytest.importorskip("google.cloud.pubsub_v1")
+pytest.importorskip("google.cloud.pubsub_v1")
+
+from google.cloud import pubsub_v1
 
 from beam_lateness.transforms.sources import pubsub_reader
 from beam_lateness.transforms.sources.pubsub_reader import PubSubReader
