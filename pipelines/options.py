@@ -6,7 +6,7 @@ import argparse
 import difflib
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from apache_beam.options.pipeline_options import PipelineOptions
@@ -127,7 +127,7 @@ class StreamConfig:
     dead_letters: str | None
     report: str | None
     checkpoint: str | None
-    kafka_options: Mapping[str, str]
+    kafka_options: Mapping[str, str] = field(repr=False)  # may hold a password
 
     @property
     def endless(self) -> bool:

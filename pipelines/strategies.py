@@ -96,6 +96,12 @@ def read_strategy(options: Any) -> WatermarkStrategy:
         msg = f"--watermark must be one of {known} or {CUSTOM} (with a colon), got {kind!r}"
         raise ValueError(msg)
     _check_flags_of(kind, options)
+    if kind == "none" and has_messages(options):
+        msg = (
+            "--watermark=none fires windows when the input ends, and a topic has no end: nothing "
+            "would ever be written, nor acknowledged"
+        )
+        raise ValueError(msg)
     strategy = _base(kind, options).with_timestamp_assigner(_assigner(options))
     return _with_splits(strategy, options)
 

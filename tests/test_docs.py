@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import importlib
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+import apache_beam as beam
 import pytest
 
+from beam_lateness import JsonLines, Kafka, PubSub
+from beam_lateness.transforms.sources.connector import SplitPosition
 from tests import model
 
 ROOT: Final = Path(__file__).parent.parent
@@ -27,14 +31,58 @@ def too_late(events: list[model.Event], lateness: int) -> int:
     return sum(w >= e.ts - e.ts % TEN_S + TEN_S + lateness for e, w in judged)
 
 
-def test_the_code_of_the_watermarks_page_runs() -> None:
-    """Block by block, in one place."""
+def run_blocks(page: Path) -> dict[str, object]:
+    """Runs a page's code, block by block, in one place."""
     names: dict[str, object] = {}
-    blocks = re.findall(r"```python\n(.*?)```", WATERMARKS.read_text(), re.DOTALL)
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
     assert blocks
     for block in blocks:
         exec(block, names)
-    assert "strategy" in names
+    return names
+
+
+def test_the_code_of_the_watermarks_page_runs() -> None:
+    """As it stands there."""
+    assert "strategy" in run_blocks(WATERMARKS)
+
+
+def test_the_code_of_the_topics_page_makes_a_pipeline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind its source, which would ask a broker; a mock one stands for that."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Kafka, "initial_positions", no_partitions)
+    monkeypatch.setattr(Kafka, "head", no_head)
+    names = run_blocks(ROOT / "docs" / "topics.md")
+    pipeline = beam.Pipeline()
+    names["build"](pipeline)  # type: ignore[operator]
+    labels = {step.full_label for step in pipeline.transforms_stack[0].parts}
+    assert {"ReadEvents", "UpsertPanes", "TooLate", "Invalid"} <= labels
+
+
+def no_partitions(source: Kafka) -> dict[str, SplitPosition]:
+    """A topic without partitions."""
+    return {}
+
+
+def no_head(source: Kafka) -> Iterator[tuple[bytes, bytes]]:
+    """A topic without messages."""
+    return iter(())
+
+
+def test_the_settings_of_topics_and_their_defaults_are_those_of_the_page() -> None:
+    """As the tables say."""
+    text = (ROOT / "docs" / "topics.md").read_text()
+    lines = JsonLines("k")
+    pubsub, kafka = PubSub(["projects/p/subscriptions/s"], lines), Kafka("h:1", "t", lines)
+    for source, names in (
+        (pubsub, ("lease", "batch", "max_in_flight")),
+        (kafka, ("group", "start", "batch", "discovery")),
+    ):
+        for name in names:
+            default = getattr(source, name)
+            shown = "none" if default is None else f"`{default}`"
+            assert f"| `{name}` | {shown} |" in text
 
 
 def test_per_split_and_merged_numbers_are_the_models() -> None:

@@ -133,6 +133,7 @@ MISTAKES: dict[str, tuple[list[str], Change, str]] = {
         {"time_source": "attribute", "time_unit": "auto"},
         "--time_unit --time_source=attribute 'auto' iso",
     ),
+    "no watermark": ([KAFKA], {"watermark": "none", "bound": None}, "--watermark=none topic"),
     # Checkpoints.
     "checkpoint of files": (["in.jsonl"], {"checkpoint": "sqlite:///c.db"}, "--checkpoint leave"),
     "topic to topic": (

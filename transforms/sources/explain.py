@@ -86,11 +86,10 @@ def explain(
         while True:
             poll = reader.poll()
             invalid.update(record.reason for record in poll.invalid)
-            caught_up = poll.wait_s > 0
-            looked = caught_up if watch is None else settings.clock() >= ends_s
+            looked = poll.caught_up if watch is None else settings.clock() >= ends_s
             if poll.finished or (connector.follows and looked):
                 break
-            if caught_up:
+            if poll.wait_s > 0:
                 sleep(poll.wait_s)
     finally:
         reader.close()

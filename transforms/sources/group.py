@@ -320,6 +320,7 @@ class GroupReader:
             bounds = [track.generator.bound_ms or 0 for track in self._tracks.values()]
             self._combined.advance(self._now_ms() - max(bounds) - 1)
         if not anything:
+            poll.caught_up = all(split.caught_up for split in self._splits.values())
             poll.wait_s = min(_IDLE_WAIT_S, self._strategy.emit_interval_ms / 1000)
 
     def _take(self, split: Split, poll: Poll) -> None:

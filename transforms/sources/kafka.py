@@ -50,7 +50,7 @@ class Kafka:
     line_format: LineFormat
     group: str | None = None
     start: str | int = EARLIEST
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)  # may hold a password
     batch: Duration = "50ms"
     discovery: Duration = "30s"
     _clients: list[Any] = field(init=False, repr=False, compare=False, default_factory=list)

@@ -29,7 +29,8 @@ _LOG = logging.getLogger(__name__)
 _PULL_MESSAGES: Final = 1000
 _PULL_S: Final = 20.0  # the service holds an empty pull for about as long
 _IDS_AT_ONCE: Final = 2500  # a request to acknowledge holds at most 512 KiB
-_QUEUED: Final = 20_000  # messages pulled ahead of the reader
+_QUEUED: Final = 64 << 20  # bytes pulled ahead of the reader; a pull more may come on top
+_OVERHEAD: Final = 1_000  # bytes of a message beside what it holds
 _TRANSIENT: Final = (
     exceptions.ServiceUnavailable,
     exceptions.DeadlineExceeded,
@@ -96,6 +97,7 @@ class PubSubReader:
         self._puller = pubsub_v1.SubscriberClient()  # apart, so that an open pull can be cut off
         self._leases = Leases(settings.remembered)
         self._queue: deque[Any] = deque()
+        self._queued = 0  # bytes
         self._changed = threading.Condition()
         self._stopped = False
         self._failure: Exception | None = None
@@ -148,12 +150,14 @@ class PubSubReader:
                 if not received:
                     self._empty_at = asked
                 if not self._stopped:
-                    self._queue.extend(self._leases.take(received))
+                    new = list(self._leases.take(received))
+                    self._queue.extend(new)
+                    self._queued += sum(len(message.data) + _OVERHEAD for message in new)
                 self._changed.notify_all()
 
     def _has_room(self) -> bool:
         with self._changed:
-            if len(self._queue) >= _QUEUED:
+            if self._queued >= _QUEUED:
                 self._changed.wait(0.05)
                 return False
         if len(self._leases) < self._settings.max_in_flight:
@@ -215,6 +219,7 @@ class PubSubReader:
             while self._queue and held < size:
                 taken.append(self._queue.popleft())
                 held += len(taken[-1].data)
+            self._queued -= held + _OVERHEAD * len(taken)
             self._changed.notify_all()
         if not taken:
             return Block(b"", self._count, at_end=False, caught_up=self._answers)

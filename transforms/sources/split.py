@@ -46,6 +46,7 @@ class Poll:
         state: The watermark state afterwards.
         status: The same for people.
         wait_s: How long to wait before the next poll, in seconds.
+        caught_up: Of a live input: whether it is known that there was nothing more.
         finished: Whether all has been read.
     """
 
@@ -58,6 +59,7 @@ class Poll:
     state: GroupState = field(default_factory=GroupState)
     status: GroupStatus = field(default_factory=GroupStatus)
     wait_s: float = 0.0
+    caught_up: bool = False
     finished: bool = False
 
 
