@@ -14,12 +14,12 @@ from typing import Final
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
-from typing_extensions import Self
 
 from services.cache import build_once, digest, run_tool
 from services.errors import ServiceError
 from services.ports import LOOPBACK, accepts, free_ports, require_free
 from services.process import POLL_S, Process
+from services.server import Server
 
 _NAME: Final = "the Kafka broker"
 _SOURCE: Final = Path(__file__).with_name("kafka")
@@ -37,7 +37,7 @@ _TIMEOUT_S: Final = 30.0
 _PROBE_S: Final = 1.0
 
 
-class KafkaBroker:
+class KafkaBroker(Server):
     """A Kafka broker on the loopback interface.
 
     It has two listeners: `bootstrap` for everybody, and `sasl_bootstrap` (SASL_PLAINTEXT, PLAIN)
@@ -56,7 +56,7 @@ class KafkaBroker:
         self._port = first if port is None else port
         self._folder = folder.absolute()
         self._config = dict(config)
-        self._process: Process | None = None
+        super().__init__()
         self.user: Final = "client"
         self.password: Final = secrets.token_hex(8)
 
@@ -103,30 +103,6 @@ class KafkaBroker:
         )
         process.await_ready(self._serves)
         self._process = process
-
-    def stop(self) -> None:
-        """Ends it by SIGTERM, if it runs; its data stays."""
-        if self._process is not None:
-            self._process.stop()
-            self._process = None
-
-    def kill(self) -> None:
-        """Ends it by SIGKILL, if it runs; its data stays."""
-        if self._process is not None:
-            self._process.kill()
-            self._process = None
-
-    def restart(self) -> None:
-        """Starts it anew, on the same ports and data."""
-        self.stop()
-        self.start()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
 
     def create_topic(
         self, name: str, partitions: int = 4, config: Mapping[str, str] | None = None

@@ -18,12 +18,12 @@ import grpc  # type: ignore[import-untyped]
 from google.pubsub_v1 import PublisherClient, SubscriberClient
 from google.pubsub_v1.services.publisher.transports import PublisherGrpcTransport
 from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
-from typing_extensions import Self
 
 from services.cache import build_once, digest, run_tool
 from services.errors import ServiceError
 from services.ports import LOOPBACK, free_ports, require_free
 from services.process import Process
+from services.server import Server
 
 EMULATOR_VARIABLE: Final = "PUBSUB_EMULATOR_HOST"
 _NAME: Final = "the Pub/Sub server"
@@ -51,7 +51,7 @@ class PubsubMessage(TypedDict):
     ordering_key: str
 
 
-class PubsubServer:
+class PubsubServer(Server):
     """A Pub/Sub server on the loopback interface.
 
     It keeps everything in memory: after `stop` or `kill` its topics, subscriptions and messages
@@ -72,7 +72,7 @@ class PubsubServer:
         first, self._admin_port = free_ports(2)
         self._port = first if port is None else port
         self._min_ack_deadline_s = min_ack_deadline_s
-        self._process: Process | None = None
+        super().__init__()
 
     @property
     def address(self) -> str:
@@ -112,30 +112,6 @@ class PubsubServer:
         )
         process.await_ready(self._healthy)
         self._process = process
-
-    def stop(self) -> None:
-        """Ends it by SIGTERM, if it runs; its content is lost."""
-        if self._process is not None:
-            self._process.stop()
-            self._process = None
-
-    def kill(self) -> None:
-        """Ends it by SIGKILL, if it runs; its content is lost."""
-        if self._process is not None:
-            self._process.kill()
-            self._process = None
-
-    def restart(self) -> None:
-        """Starts it anew on the same ports, empty: topics and subscriptions are gone too."""
-        self.stop()
-        self.start()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
 
     def create_topic(self, topic: str) -> None:
         """Creates a topic.

@@ -5,28 +5,21 @@ from __future__ import annotations
 import signal
 import sqlite3
 import time
-import uuid
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.runners.conftest import MakeTopic
 from tests.runners.feeds import (
     Broker,
     Feed,
-    KafkaTopic,
     Outcome,
-    PubSubTopic,
     check_conservation,
     stream_flags,
 )
 from tests.runners.process import JobProcess, running
-
-if TYPE_CHECKING:
-    from services.kafka_broker import KafkaBroker
-    from services.pubsub_server import PubsubServer
 
 pytestmark = [pytest.mark.live, pytest.mark.usefixtures("prism")]
 
@@ -36,16 +29,9 @@ LOOK_S = 2.0  # acknowledgements follow the store within half a second
 
 
 @pytest.fixture(params=["kafka", "pubsub"])
-def broker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Broker:
+def broker(request: pytest.FixtureRequest, make_topic: MakeTopic) -> Broker:
     """A topic of its own, on one server or the other."""
-    name = f"ack-{uuid.uuid4().hex[:8]}"
-    if request.param == "kafka":
-        kafka: KafkaBroker = request.getfixturevalue("kafka_broker")
-        return KafkaTopic(kafka, name)
-    server: PubsubServer = request.getfixturevalue("pubsub_server")
-    for key, value in server.environment.items():
-        monkeypatch.setenv(key, value)
-    return PubSubTopic(server, name, lease="60s")
+    return make_topic(request.param)
 
 
 @contextmanager

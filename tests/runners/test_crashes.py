@@ -5,28 +5,22 @@ from __future__ import annotations
 import random
 import signal
 import time
-import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from tests.runners import exiting
+from tests.runners.conftest import MakeTopic
 from tests.runners.feeds import (
     Broker,
     Feed,
-    KafkaTopic,
     Outcome,
-    PubSubTopic,
     await_that,
     check_conservation,
     stream_flags,
 )
 from tests.runners.process import JobProcess, running
-
-if TYPE_CHECKING:
-    from services.kafka_broker import KafkaBroker
-    from services.pubsub_server import PubsubServer
 
 pytestmark = [pytest.mark.live, pytest.mark.usefixtures("prism")]
 
@@ -36,16 +30,9 @@ PLACES = [f"{name}:{when}" for name in exiting.PLACES for when in ("before", "af
 
 
 @pytest.fixture(params=["kafka", "pubsub"])
-def broker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Broker:
+def broker(request: pytest.FixtureRequest, make_topic: MakeTopic) -> Broker:
     """A topic of its own, on one server or the other."""
-    name = f"crash-{uuid.uuid4().hex[:8]}"
-    if request.param == "kafka":
-        kafka: KafkaBroker = request.getfixturevalue("kafka_broker")
-        return KafkaTopic(kafka, name)
-    server: PubsubServer = request.getfixturevalue("pubsub_server")
-    for key, value in server.environment.items():
-        monkeypatch.setenv(key, value)
-    return PubSubTopic(server, name)
+    return make_topic(request.param, lease="1s")
 
 
 class Crashes:

@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 import signal
-import uuid
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import orjson
 import pytest
 
+from tests.runners.conftest import MakeTopic
 from tests.runners.feeds import (
     BOUND_MS,
     LATENESS_MS,
     WINDOW_MS,
     Broker,
     Feed,
-    KafkaTopic,
     Outcome,
-    PubSubTopic,
     check_conservation,
     stream_flags,
 )
 from tests.runners.process import running
-
-if TYPE_CHECKING:
-    from services.kafka_broker import KafkaBroker
-    from services.pubsub_server import PubsubServer
 
 pytestmark = [pytest.mark.live, pytest.mark.usefixtures("prism")]
 
@@ -45,17 +39,10 @@ class Read(NamedTuple):
 
 
 @pytest.fixture(params=["kafka 1", "kafka 4", "pubsub"])
-def broker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Broker:
+def broker(request: pytest.FixtureRequest, make_topic: MakeTopic) -> Broker:
     """A topic of its own."""
     kind, _, partitions = request.param.partition(" ")
-    name = f"balance-{uuid.uuid4().hex[:8]}"
-    if kind == "kafka":
-        kafka: KafkaBroker = request.getfixturevalue("kafka_broker")
-        return KafkaTopic(kafka, name, int(partitions))
-    server: PubsubServer = request.getfixturevalue("pubsub_server")
-    for key, value in server.environment.items():
-        monkeypatch.setenv(key, value)
-    return PubSubTopic(server, name, lease="60s")
+    return make_topic(kind, partitions=int(partitions or 1))
 
 
 def stamps_of(records: list[Read], splits: set[str]) -> list[int | None]:

@@ -21,7 +21,6 @@ from beam_lateness.transforms.sources.sessions import (
     StoreSession,
     session_of,
 )
-from beam_lateness.transforms.sources.split import Poll
 from beam_lateness.transforms.watermarks.estimator import GroupState, exclusive
 
 
@@ -40,13 +39,25 @@ class ReadMessages(ReadGroup):
         """Opens the input at some positions."""
         raise NotImplementedError
 
-    def _poll(self, tracker: Any, estimator: Any) -> tuple[Session, Poll] | None:
-        """Reads on from where the restriction stands; None if the pipeline drains."""
+    def _read(self, tracker: Any, estimator: Any, finalizer: Any = None) -> Iterable[Any]:
+        """Reads on from where the restriction stands.
+
+        Args:
+            tracker: The restriction's.
+            estimator: The watermark's.
+            finalizer: Told whom to call when the engine has kept what was read.
+        """
         positions = tracker.current_restriction().positions
         create = _Open(self, positions, estimator.get_estimator_state())
         session = session_of(self._name, positions, create)
         poll = session.poll()
-        return (session, poll) if tracker.try_claim(poll.positions) else None
+        if not tracker.try_claim(poll.positions):
+            return  # the pipeline drains
+        yield from emit(poll)
+        estimator.advance(poll.state)
+        if finalizer is not None:
+            finalizer.register(session.finalizer())
+        tracker.defer_remainder(BeamDuration.of(poll.wait_s))
 
 
 class ReadKept(ReadMessages):
@@ -60,14 +71,7 @@ class ReadKept(ReadMessages):
         tracker: Any = beam.DoFn.RestrictionParam(),
         estimator: Any = beam.DoFn.WatermarkEstimatorParam(),
     ) -> Iterable[Any]:
-        read = self._poll(tracker, estimator)
-        if read is None:
-            return
-        session, poll = read
-        yield from emit(poll)
-        estimator.advance(poll.state)
-        finalizer.register(session.finalizer())
-        tracker.defer_remainder(BeamDuration.of(poll.wait_s))
+        yield from self._read(tracker, estimator, finalizer)
 
     def open(self, positions: Positions, state: GroupState) -> Session:
         """Opens the input at some positions."""
@@ -119,13 +123,7 @@ class ReadStored(ReadMessages):
         tracker: Any = beam.DoFn.RestrictionParam(),
         estimator: Any = beam.DoFn.WatermarkEstimatorParam(),
     ) -> Iterable[Any]:
-        read = self._poll(tracker, estimator)
-        if read is None:
-            return
-        _, poll = read
-        yield from emit(poll)
-        estimator.advance(poll.state)
-        tracker.defer_remainder(BeamDuration.of(poll.wait_s))
+        yield from self._read(tracker, estimator)
 
     def open(self, positions: Positions, state: GroupState) -> Session:
         """Opens the input at some positions."""
