@@ -94,6 +94,7 @@ class InFlight:
         retract: Callable[[str, int, int], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self.source = source
         self._lock = threading.RLock()
         self._windows = windows
         self._checkpoints = checkpoints

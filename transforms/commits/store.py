@@ -73,12 +73,20 @@ class CommitAfterStore:
         """Gives what is in flight of this run's source, in this process.
 
         Raises:
-            ValueError: If the checkpoint cannot be used, or was made with other windows.
+            ValueError: If the checkpoint cannot be used, or was made with other windows, or the
+                run reads another source already.
         """
         with _lock:
             if self.run not in _in_flight:
                 _in_flight[self.run] = self._begin(source, Checkpoints(self.checkpoint))
-            return _in_flight[self.run]
+            in_flight = _in_flight[self.run]
+        if in_flight.source != source:
+            msg = (
+                f"run {self.run} reads {in_flight.source} already: a CommitAfterStore serves one "
+                f"ReadEvents; read {source} by another pipeline"
+            )
+            raise ValueError(msg)
+        return in_flight
 
     def _begin(self, source: str, checkpoints: Checkpoints) -> InFlight:
         return InFlight(

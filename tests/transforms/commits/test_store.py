@@ -59,3 +59,10 @@ def test_a_checkpoint_that_cannot_be_used_is_refused(
     nowhere = CommitAfterStore("run-3", Windows("10ms"), f"sqlite:///{tmp_path}/no/db")
     with pytest.raises(ValueError, match="--checkpoint"):
         nowhere.open("source")
+
+
+def test_a_run_commits_one_source(commits: CommitAfterStore) -> None:
+    """The records of two could not be told apart in the store."""
+    commits.open("source")
+    with pytest.raises(ValueError, match="one ReadEvents"):
+        commits.open("another source")
