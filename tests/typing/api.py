@@ -16,16 +16,23 @@ from typing_extensions import assert_type
 
 from beam_lateness import (
     AggregateWindows,
+    CommitAfterStore,
     Csv,
     EventBatch,
     FieldTime,
     Files,
     InvalidRecord,
     JsonLines,
+    Kafka,
+    MessageTime,
     Pane,
+    PublishDeadLetters,
+    PublishPanes,
+    PubSub,
     ReadEvents,
     ReadEventsResult,
     ReadSettings,
+    RemoveStale,
     RouteTooLate,
     RouteTooLateResult,
     TooLateRecord,
@@ -168,3 +175,26 @@ def fields(pane: Pane, late: TooLateRecord, invalid: InvalidRecord) -> None:
     assert_type(late.payload, bytes | None)
     assert_type(invalid.reason, str)
     assert_type(invalid.record_id, str | None)
+
+
+def live(pipeline: beam.Pipeline) -> None:
+    """Topics in and out, acknowledged by the store."""
+    store, run = "sqlite:///windows.db", "run-1"
+    windows = Windows("1m", allowed_lateness="2m")
+    commits = CommitAfterStore(run, windows, store, retract=RemoveStale(store, run))
+    lines = JsonLines("account", "amount_cents", "payment_id")
+    strategy = WatermarkStrategy.for_bounded_out_of_orderness("30s")
+    kafka = Kafka("broker:9092", "payments", lines, group="g", options={"sasl.username": "me"})
+    read: ReadEventsResult = pipeline | ReadEvents(
+        kafka, strategy.with_timestamp_assigner(MessageTime()), commits=commits
+    )
+    pubsub = PubSub(["projects/p/subscriptions/s"], lines, lease=timedelta(seconds=30))
+    by_attribute = strategy.with_timestamp_assigner(MessageTime("created_at", unit="iso"))
+    ReadEvents(pubsub, by_attribute)
+    routed = read.events | RouteTooLate(windows)
+    panes = routed.accepted | AggregateWindows(windows)
+    panes | UpsertPanes(store, run, written=commits.panes_written)
+    panes | PublishPanes("kafka://broker:9092/panes", run, written=commits.panes_written)
+    routed.too_late | PublishDeadLetters(
+        "pubsub://projects/p/topics/t", run, written=commits.letters_written
+    )

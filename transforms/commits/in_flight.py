@@ -76,7 +76,8 @@ class InFlight:
         keep_invalid: The same of what is no record.
         retract: Called before windows are settled in a run that goes on with an earlier one, with
             the first run, and the range of their ends, in ms: removes what only an earlier run
-            has written of them.
+            has written of them. If it gives true, no later window can have such results, and it
+            is not called again.
         clock: Gives the time in seconds.
 
     Raises:
@@ -91,7 +92,7 @@ class InFlight:
         checkpoints: Checkpoints,
         keep_too_late: bool,
         keep_invalid: bool,
-        retract: Callable[[str, int, int], None] | None = None,
+        retract: Callable[[str, int, int], bool | None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.source = source
@@ -316,7 +317,8 @@ class InFlight:
         if self.restored is not None and self._retract is not None:
             lateness_ms = self._windows.allowed_lateness_ms
             low = max(self._saved.watermark_ms, MIN_EVENT_TIME_MS) - lateness_ms
-            self._retract(self._saved.first_run, low, floor_ms - lateness_ms)
+            if self._retract(self._saved.first_run, low, floor_ms - lateness_ms):
+                self._retract = None
         for close in settled:
             for split, ids in self._open.pop(close).ids:
                 self._finish(split, ids.to_pylist())

@@ -43,7 +43,7 @@ class CommitAfterStore:
     checkpoint: str
     keep_too_late: bool = True
     keep_invalid: bool = True
-    retract: Callable[[str, int, int], None] | None = None
+    retract: Callable[[str, int, int], bool | None] | None = None
 
     def panes_written(self, panes: Iterable[Pane]) -> None:
         """Takes note of panes that a sink has written for good."""

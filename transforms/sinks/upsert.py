@@ -21,6 +21,7 @@ from sqlalchemy import (
     delete,
     inspect,
     or_,
+    select,
 )
 from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.exc import DatabaseError
@@ -154,17 +155,18 @@ class WindowTable:
         with self._engine.begin() as connection:
             connection.execute(statement, [rows[key] for key in sorted(rows)])
 
-    def remove(self, first_run: str, run: str, low_ms: int, high_ms: int) -> None:
-        """Removes rows of windows with `low_ms` < end <= `high_ms`, of runs before `run`."""
-        columns = _TABLE.c
-        statement = delete(_TABLE).where(
-            columns.run >= first_run,
-            columns.run < run,
-            columns.window_end_ms > low_ms,
-            columns.window_end_ms <= high_ms,
-        )
+    def remove(self, first_run: str, run: str, low_ms: int, high_ms: int) -> bool:
+        """Removes rows of windows with `low_ms` < end <= `high_ms`, of runs before `run`.
+
+        Returns:
+            Whether these runs have none of later windows.
+        """
+        end = _TABLE.c.window_end_ms
+        earlier = and_(_TABLE.c.run >= first_run, _TABLE.c.run < run)
         with self._engine.begin() as connection:
-            connection.execute(statement)
+            connection.execute(delete(_TABLE).where(earlier, end > low_ms, end <= high_ms))
+            later = connection.execute(select(end).where(earlier, end > high_ms).limit(1))
+            return later.first() is None
 
     def close(self) -> None:
         """Closes the connections."""
@@ -255,16 +257,19 @@ class RemoveStale:
     url: str
     run: str
 
-    def __call__(self, first_run: str, low_ms: int, high_ms: int) -> None:
+    def __call__(self, first_run: str, low_ms: int, high_ms: int) -> bool:
         """Removes them.
 
         Args:
             first_run: The first run that read this source: earlier ones are left alone.
             low_ms: Of windows that end after this, in ms,
             high_ms: and not after this.
+
+        Returns:
+            Whether no later window has rows of an earlier run: then there is nothing to do again.
         """
         table = WindowTable(self.url)
         try:
-            table.remove(first_run, self.run, low_ms, high_ms)
+            return table.remove(first_run, self.run, low_ms, high_ms)
         finally:
             table.close()

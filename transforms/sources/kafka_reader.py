@@ -161,8 +161,6 @@ class Client:
         nothing more: so they are asked.
         """
         self._at_end = dict.fromkeys(self._at_end, False)
-        why = "" if self._errors.last is None else f": {self._errors.last.str()}"
-        self._show(f"the brokers do not answer{why}")
         now = time.monotonic()
         if now - self._asked < _LOOK_AGAIN_S:
             return
@@ -175,6 +173,8 @@ class Client:
                 for partition in self._buffers
             }
         except KafkaException:
+            why = "" if self._errors.last is None else f": {self._errors.last.str()}"
+            self._show(f"the brokers do not answer{why}")
             return
         self._errors.doubt = False
         for partition, end in ends.items():

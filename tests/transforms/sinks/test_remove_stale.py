@@ -110,3 +110,13 @@ def test_it_can_be_sent_to_a_worker(path: Path) -> None:
     """Engines pickle what a DoFn holds."""
     pickle.loads(pickle.dumps(RemoveStale(url_of(path), "run-4")))("run-0", 0, 60_000)
     assert runs_of(path) == ["run-4"]
+
+
+def test_it_says_when_earlier_runs_have_nothing_more(tmp_path: Path) -> None:
+    """Then it need not look again: rows of settled windows stay, and later ones are this run's."""
+    for run, start in (("run-1", 0), ("run-1", 60_000), ("run-2", 120_000)):
+        write(tmp_path / "db", [pane(start=start)], run=run)
+    remove = RemoveStale(url_of(tmp_path / "db"), "run-2")
+    assert not remove("run-1", 0, 60_000)
+    assert remove("run-1", 60_000, 120_000)
+    assert runs_of(tmp_path / "db") == ["run-2"]
