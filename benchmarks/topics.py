@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable
@@ -46,7 +45,7 @@ def read_blocks(connector: Connector, count: int) -> float:
     began = time.perf_counter()
     readers: list[Any] = [connector.open(name, position) for name, position in splits.items()]
     left = count
-    while left:
+    while left > 0:
         for reader in readers:
             block = reader.read(8 << 20)
             if block.messages is not None:
@@ -67,7 +66,7 @@ def read_stamped(connector: Connector, count: int) -> float:
     began = time.perf_counter()
     reader = group.open()
     left = count
-    while left:
+    while left > 0:
         poll = reader.poll()
         left -= sum(map(len, poll.batches)) + len(poll.invalid)
         for batch in poll.batches:
@@ -88,7 +87,7 @@ def kafka_loop(bootstrap: str, topic: str, count: int, parse: Callable[[bytes], 
     consumer.assign([TopicPartition(topic, p, OFFSET_BEGINNING) for p in range(PARTITIONS)])
     left = count
     values: list[Any]
-    while left:
+    while left > 0:
         messages = consumer.consume(10_000, 0.05)
         values = [parse(message.value() or b"") for message in messages if message.error() is None]
         left -= len(values)
@@ -104,7 +103,7 @@ def pubsub_loop(subscription: str, count: int, parse: Callable[[bytes], Any]) ->
     began = time.perf_counter()
     with pubsub_v1.SubscriberClient() as client:
         left = count
-        while left:
+        while left > 0:
             response = client.pull(subscription=subscription, max_messages=1000, timeout=30)
             for received in response.received_messages:
                 parse(received.message.data)
@@ -193,5 +192,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parent.parent))
     main()

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
+from beam_lateness.transforms.database import without_login
 from beam_lateness.transforms.sources.connector import Connector
 from beam_lateness.transforms.sources.files import Files
 from beam_lateness.transforms.sources.formats import Csv, JsonLines, LineFormat
@@ -40,7 +41,8 @@ def read_connector(options: Any) -> Connector:
     if not schemes & set(_SCHEMES):
         return Files(tuple(options.input), _line_format(options), options.follow)
     if len(schemes) > 1:
-        msg = f"--input mixes kinds of input: {', '.join(options.input)}; run them apart"
+        names = ", ".join(map(without_login, options.input))
+        msg = f"--input mixes kinds of input: {names}; run them apart"
         raise ValueError(msg)
     if options.follow:
         msg = "--follow is for files; a topic is followed anyway: leave it out"
@@ -55,7 +57,7 @@ def read_connector(options: Any) -> Connector:
     except ValueError as error:
         if "(--input" in str(error) or str(error).startswith("--"):
             raise
-        msg = f"--input={', '.join(map(_safe, options.input))}: {error}"
+        msg = f"--input={', '.join(map(without_login, options.input))}: {error}"
         raise ValueError(msg) from error
 
 
@@ -87,7 +89,7 @@ def _kafka(options: Any, line_format: LineFormat) -> Connector:
     if not url.netloc or not topic or "/" in topic or url.username or url.password:
         msg = (
             "--input must be kafka://HOST:PORT/TOPIC (credentials go into --kafka_properties), "
-            f"got {_safe(options.input[0])!r}"
+            f"got {without_login(options.input[0])!r}"
         )
         raise ValueError(msg)
     return Kafka(
@@ -119,13 +121,6 @@ def _query(url: SplitResult, known: Mapping[str, Callable[[str], Any]]) -> dict[
             msg = f"{name} {error}"
             raise ValueError(msg) from error
     return found
-
-
-def _safe(url: str) -> str:
-    """A URL without what may be a password."""
-    scheme, sign, rest = url.partition("://")
-    host, slash, path = rest.partition("/")
-    return f"{scheme}{sign}{host.rpartition('@')[2]}{slash}{path}"
 
 
 def read_kafka_options(options: Any) -> dict[str, str]:

@@ -11,7 +11,7 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Final, TextIO
@@ -31,7 +31,7 @@ from beam_lateness.transforms.commits.store import CommitAfterStore
 from beam_lateness.transforms.lateness.aggregate import AggregateWindows
 from beam_lateness.transforms.lateness.classify import RouteTooLate
 from beam_lateness.transforms.sinks.dead_letters import WriteDeadLetters
-from beam_lateness.transforms.sinks.topic_urls import is_topic
+from beam_lateness.transforms.sinks.topic_urls import KAFKA, is_topic
 from beam_lateness.transforms.sinks.topics import PublishDeadLetters, PublishPanes
 from beam_lateness.transforms.sinks.upsert import RemoveStale, UpsertPanes
 from beam_lateness.transforms.sources.pubsub import PubSub
@@ -73,7 +73,7 @@ def build(pipeline: beam.Pipeline, config: StreamConfig, *, embedded: bool, run:
     dead_letters = _dead_letters(config, run, commits)
     written = None if commits is None else commits.panes_written
     if is_topic(config.output):
-        publish = PublishPanes(config.output, run, config.kafka_options, written)
+        publish = PublishPanes(config.output, run, _options(config, config.output), written)
         _ = panes | "PublishPanes" >> publish
     else:
         _ = panes | "UpsertPanes" >> UpsertPanes(config.output, run, written)
@@ -83,11 +83,15 @@ def build(pipeline: beam.Pipeline, config: StreamConfig, *, embedded: bool, run:
             _ = routed.too_late | "WriteTooLate" >> dead_letters
 
 
+def _options(config: StreamConfig, url: str) -> Mapping[str, str]:
+    return config.kafka_options if url.startswith(KAFKA) else {}
+
+
 def _commits(config: StreamConfig, run: str) -> CommitAfterStore | None:
     """How a live input is acknowledged: this job's engines keep nothing when they die."""
     if config.checkpoint is None:
         return None
-    retract = None if is_topic(config.output) else RemoveStale(config.output, run)
+    retract = None if is_topic(config.output) else RemoveStale(config.output)
     kept = config.dead_letters is not None
     return CommitAfterStore(
         run, config.windows, config.checkpoint, config.emit_too_late, kept, retract
@@ -99,7 +103,9 @@ def _dead_letters(config: StreamConfig, run: str, commits: CommitAfterStore | No
         return None
     written = None if commits is None else commits.letters_written
     if is_topic(config.dead_letters):
-        return PublishDeadLetters(config.dead_letters, run, config.kafka_options, written)
+        return PublishDeadLetters(
+            config.dead_letters, run, _options(config, config.dead_letters), written
+        )
     return WriteDeadLetters(config.dead_letters, run, written)
 
 
@@ -138,8 +144,10 @@ def run_stream(argv: Sequence[str], console: Console) -> int:
         with Progress(console):
             result, interrupted = _run_to_end(pipeline, engine)
     finally:
-        close_sessions()
-        sys.stderr = shown
+        try:
+            close_sessions()
+        finally:
+            sys.stderr = shown
     report = Report.of(_counts(result, engine, interrupted), engine.name, run)
     return _finish(report, config, console, interrupted)
 

@@ -26,15 +26,16 @@ def open_database(url: str, name: str) -> Engine:
     try:
         parsed = make_url(url)
     except ArgumentError as error:
-        msg = f"{name} must be a database URL, got {url!r}; {remedy}"
+        msg = f"{name} must be a database URL, got {without_login(url)!r}; {remedy}"
         raise ValueError(msg) from error
+    shown = without_login(url)
     in_memory = parsed.database in (None, "", ":memory:")
     if parsed.drivername not in ("sqlite", "sqlite+pysqlite") or in_memory:
-        msg = f"{name} must be a SQLite file, got {url!r}; {remedy}"
+        msg = f"{name} must be a SQLite file, got {shown!r}; {remedy}"
         raise ValueError(msg)
     folder = os.path.dirname(os.path.abspath(str(parsed.database)))
     if not os.path.isdir(folder) or not os.access(folder, os.W_OK):
-        msg = f"{name} {url!r} cannot be written: no writable folder {folder!r}"
+        msg = f"{name} {shown!r} cannot be written: no writable folder {folder!r}"
         raise ValueError(msg)
     engine = create_engine(parsed, connect_args={"timeout": _BUSY_TIMEOUT_S})
     event.listen(engine, "connect", _settle)
@@ -46,3 +47,15 @@ def _settle(connection: Any, _: Any) -> None:
     cursor.execute("PRAGMA journal_mode=WAL")
     cursor.execute("PRAGMA synchronous=FULL")  # what is committed outlives a loss of power
     cursor.close()
+
+
+def without_login(url: str) -> str:
+    """Gives a URL without what may be a password.
+
+    Example:
+        >>> without_login("postgresql://me:secret@host/db")
+        'postgresql://host/db'
+    """
+    scheme, sign, rest = url.partition("://")
+    host, slash, path = rest.partition("/")
+    return f"{scheme}{sign}{host.rpartition('@')[2]}{slash}{path}"

@@ -306,4 +306,4 @@ def test_a_checkpoint_of_other_windows_is_refused_before_anything_runs() -> None
     with pytest.raises(ValueError, match=r"--window.*--checkpoint"):
         build_only(PUBSUB)
     with closing(sqlite3.connect("windows.db")) as reader:
-        assert reader.execute("SELECT run FROM checkpoints").fetchall() == [("run-1",)]
+        assert reader.execute("SELECT runs FROM checkpoints").fetchall() == [('["run-1"]',)]

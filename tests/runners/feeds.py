@@ -145,8 +145,8 @@ class Outcome:
 
     @property
     def checkpoints_run(self) -> str:
-        """The run that has written the checkpoint."""
-        found = self.query("select run from checkpoints")
+        """The runs that have written checkpoints, as text."""
+        found = self.query("select runs from checkpoints")
         return str(found[0][0]) if found else ""
 
     def letters(self) -> list[dict[str, Any]]:

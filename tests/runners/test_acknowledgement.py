@@ -63,7 +63,7 @@ def has_begun(folder: Path) -> bool:
     """Whether the job's checkpoint is there, and its table."""
     try:
         with closing(sqlite3.connect(folder / "checkpoint.db", timeout=10)) as checkpoint:
-            return bool(checkpoint.execute("select run from checkpoints").fetchall())
+            return bool(checkpoint.execute("select runs from checkpoints").fetchall())
     except sqlite3.OperationalError:
         return False
 

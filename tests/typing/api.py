@@ -181,7 +181,7 @@ def live(pipeline: beam.Pipeline) -> None:
     """Topics in and out, acknowledged by the store."""
     store, run = "sqlite:///windows.db", "run-1"
     windows = Windows("1m", allowed_lateness="2m")
-    commits = CommitAfterStore(run, windows, store, retract=RemoveStale(store, run))
+    commits = CommitAfterStore(run, windows, store, retract=RemoveStale(store))
     lines = JsonLines("account", "amount_cents", "payment_id")
     strategy = WatermarkStrategy.for_bounded_out_of_orderness("30s")
     kafka = Kafka("broker:9092", "payments", lines, group="g", options={"sasl.username": "me"})

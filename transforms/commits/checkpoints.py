@@ -30,8 +30,7 @@ _TABLE: Final = Table(
     MetaData(),
     Column("source", Text, primary_key=True),
     Column("windows", Text, nullable=False),
-    Column("first_run", Text, nullable=False),
-    Column("run", Text, nullable=False),
+    Column("runs", Text, nullable=False),
     Column("watermark_ms", BigInteger, nullable=False),
     Column("clean", Boolean, nullable=False),
     Column("splits", LargeBinary, nullable=False),
@@ -63,8 +62,7 @@ class Checkpoint:
     Args:
         source: The source's name.
         windows: The windows by which it was judged, as text.
-        first_run: The run that wrote the first of its checkpoints.
-        run: The run that wrote this one.
+        runs: The runs that may have rows of windows that are not settled; the last one wrote this.
         watermark_ms: The exclusive watermark up to which every window is closed for good and its
             results are in the store.
         clean: Whether that run ended in order, and gave back what it had not acknowledged.
@@ -73,11 +71,15 @@ class Checkpoint:
 
     source: str
     windows: str
-    first_run: str
-    run: str
+    runs: tuple[str, ...]
     watermark_ms: int
     clean: bool = False
     splits: Mapping[str, SplitCheckpoint] = field(default_factory=dict)
+
+    @property
+    def run(self) -> str:
+        """The run that wrote it."""
+        return self.runs[-1]
 
 
 class Checkpoints:
@@ -117,16 +119,25 @@ class Checkpoints:
             name: SplitCheckpoint(*fields) for name, fields in orjson.loads(row.splits).items()
         }
         return Checkpoint(
-            row.source, row.windows, row.first_run, row.run, row.watermark_ms, row.clean, splits
+            row.source,
+            row.windows,
+            tuple(orjson.loads(row.runs)),
+            row.watermark_ms,
+            row.clean,
+            splits,
         )
+
+    def sources(self) -> list[str]:
+        """Gives the sources that have a checkpoint."""
+        with self._engine.connect() as connection:
+            return [row.source for row in connection.execute(select(_TABLE.c.source))]
 
     def write(self, checkpoint: Checkpoint) -> None:
         """Replaces a source's checkpoint; when this returns, it outlives the process."""
         row = {
             "source": checkpoint.source,
             "windows": checkpoint.windows,
-            "first_run": checkpoint.first_run,
-            "run": checkpoint.run,
+            "runs": orjson.dumps(checkpoint.runs).decode(),
             "watermark_ms": checkpoint.watermark_ms,
             "clean": checkpoint.clean,
             "splits": orjson.dumps({name: tuple(s) for name, s in checkpoint.splits.items()}),

@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from beam_lateness.transforms.batch import POSITION, EventBatch
 from beam_lateness.transforms.commits.checkpoints import Checkpoint, Checkpoints, SplitCheckpoint
+from beam_lateness.transforms.commits.restore import restore, shape_of
 from beam_lateness.transforms.commits.tally import Before, Position, WindowTally
 from beam_lateness.transforms.lateness.windows import Windows
 from beam_lateness.transforms.results import InvalidRecord, Pane, TooLateRecord
@@ -30,7 +31,6 @@ from beam_lateness.transforms.times import (
     MIN_EVENT_TIME_MS,
     NO_WATERMARK_MS,
     Flags,
-    format_duration,
 )
 
 _CHECKPOINT_EVERY_S: Final = 1.0  # while no window is settled
@@ -75,13 +75,14 @@ class InFlight:
         keep_too_late: Whether too late records become dead letters (else they are counted only).
         keep_invalid: The same of what is no record.
         retract: Called before windows are settled in a run that goes on with an earlier one, with
-            the first run, and the range of their ends, in ms: removes what only an earlier run
-            has written of them. If it gives true, no later window can have such results, and it
-            is not called again.
+            these earlier runs, and the range of their ends, in ms: removes what only an earlier
+            run has written of them. If it gives true, no later window can have such results, and
+            it is not called again.
         clock: Gives the time in seconds.
 
     Raises:
-        ValueError: If the source's checkpoint was made with other windows.
+        ValueError: If the source's checkpoint was made with other windows or by a later run, or
+            part of the source has a checkpoint as part of another one.
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class InFlight:
         checkpoints: Checkpoints,
         keep_too_late: bool,
         keep_invalid: bool,
-        retract: Callable[[str, int, int], bool | None] | None = None,
+        retract: Callable[[Sequence[str], int, int], bool | None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.source = source
@@ -102,19 +103,11 @@ class InFlight:
         self._keep_too_late, self._keep_invalid = keep_too_late, keep_invalid
         self._retract = retract
         self._clock = clock
-        shape = _shape(windows)
-        self.restored = checkpoints.load(source)
-        if self.restored is not None and self.restored.windows != shape:
-            msg = (
-                f"the checkpoint of {source} was made with windows {self.restored.windows}, and "
-                f"cannot be gone on with by {shape}: keep --window, --window_offset and "
-                "--allowed_lateness, or name another --checkpoint and --output"
-            )
-            raise ValueError(msg)
-        first = run if self.restored is None else self.restored.first_run
+        self.restored = restore(checkpoints, source, run, windows)
+        runs = () if self.restored is None else self.restored.runs
         floor_ms = NO_WATERMARK_MS if self.restored is None else self.restored.watermark_ms
         known = {} if self.restored is None else dict(self.restored.splits)
-        self._saved = Checkpoint(source, shape, first, run, floor_ms, False, known)
+        self._saved = Checkpoint(source, shape_of(windows), (*runs, run), floor_ms, False, known)
         self._before = {name: Before(split) for name, split in known.items()}
         self._before_ms = floor_ms
         self._saved_at = clock()
@@ -286,6 +279,11 @@ class InFlight:
                 if self._unconfirmed.get(name) or split.resume > 0
             }
 
+    def close(self) -> None:
+        """Closes its checkpoints."""
+        with self._lock:
+            self._checkpoints.close()
+
     def confirm(self, split: str, unconfirmed: list[Position]) -> None:
         """Takes note of an acknowledgement.
 
@@ -317,8 +315,9 @@ class InFlight:
         if self.restored is not None and self._retract is not None:
             lateness_ms = self._windows.allowed_lateness_ms
             low = max(self._saved.watermark_ms, MIN_EVENT_TIME_MS) - lateness_ms
-            if self._retract(self._saved.first_run, low, floor_ms - lateness_ms):
-                self._retract = None
+            *before, run = self._saved.runs
+            if before and self._retract(before, low, floor_ms - lateness_ms):
+                self._saved = replace(self._saved, runs=(run,))
         for close in settled:
             for split, ids in self._open.pop(close).ids:
                 self._finish(split, ids.to_pylist())
@@ -366,7 +365,9 @@ class InFlight:
         self._singles[name] = singles
         told = (*self._unconfirmed.get(name, ()), *self._done.get(name, ()))
         ids = dict.fromkeys(p for p in told if isinstance(p, str))
-        expected = list(self._expected.get(name, ()))[-_EXPECTED:]
+        expected = list(self._expected.get(name, ()))
+        if self._recovered:
+            expected = expected[-_EXPECTED:]
         return [*sorted(singles), *expected, *ids]
 
 
@@ -374,9 +375,3 @@ def _lower(lowest: dict[str, int], split: str, positions: Sequence[Position]) ->
     offsets = [position for position in positions if isinstance(position, int)]
     if offsets:
         lowest[split] = min(lowest[split], min(offsets))
-
-
-def _shape(windows: Windows) -> str:
-    parts = (windows.size_ms, windows.offset_ms, windows.allowed_lateness_ms)
-    size, offset, lateness = map(format_duration, parts)
-    return f"{size} (offset {offset}, allowed lateness {lateness})"

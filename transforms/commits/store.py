@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from beam_lateness.transforms.commits.checkpoints import Checkpoints
@@ -24,6 +24,10 @@ class CommitAfterStore:
     keeps nothing when it dies (Prism), whose source and sinks run in one process. On an engine with
     checkpoints of its own leave it out: a source acknowledges then what the engine has kept.
 
+    It counts by the panes of one sink: give `panes_written` to one only, behind
+    `RouteTooLate(verdict="stamp")` and an `AggregateWindows` that accumulates. A sink that is not
+    told of has its results acknowledged too early, and without any sink nothing is acknowledged.
+
     Args:
         run: Names this run, as for the sinks; a later run's name must sort after it.
         windows: The windows of the job.
@@ -43,7 +47,7 @@ class CommitAfterStore:
     checkpoint: str
     keep_too_late: bool = True
     keep_invalid: bool = True
-    retract: Callable[[str, int, int], bool | None] | None = None
+    retract: Callable[[Sequence[str], int, int], bool | None] | None = None
 
     def panes_written(self, panes: Iterable[Pane]) -> None:
         """Takes note of panes that a sink has written for good."""
@@ -98,3 +102,11 @@ class CommitAfterStore:
             self.keep_invalid,
             self.retract,
         )
+
+
+def forget() -> None:
+    """Forgets what was in flight in this process: its jobs are over."""
+    with _lock:
+        for in_flight in _in_flight.values():
+            in_flight.close()
+        _in_flight.clear()

@@ -56,11 +56,17 @@ class Before:
 
     def settled_among(self, positions: pa.Array, closed: Flags) -> Flags:
         """Marks the records that were settled, given which are of windows closed then."""
-        known = list(self.settled)
+        settled = self._among(positions, self.settled)
         if pa.types.is_string(positions.type):
-            settled: Flags = np.isin(positions.to_pylist(), known)
             return settled
-        offsets = positions.to_numpy()
-        closed = closed & (offsets < self.next) & ~np.isin(offsets, list(self.open))
-        mask: Flags = closed | np.isin(offsets, known)
-        return mask
+        before: Flags = closed & (positions.to_numpy() < self.next)
+        if before.any():
+            before &= ~self._among(positions, self.open)
+        return settled | before
+
+    @staticmethod
+    def _among(positions: pa.Array, known: set[Any]) -> Flags:
+        if not known:
+            return np.zeros(len(positions), dtype=np.bool_)
+        found = (position in known for position in positions.to_pylist())
+        return np.fromiter(found, np.bool_, len(positions))

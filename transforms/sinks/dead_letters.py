@@ -132,6 +132,7 @@ class _Append(beam.DoFn):
     def setup(self) -> None:
         name = f"dead-letters-{self._run}-{uuid.uuid4().hex[:8]}.jsonl"
         self._path = os.path.join(self._directory, name)
+        self._is_new = True
 
     def start_bundle(self) -> None:
         self._lines: list[bytes] = []
@@ -157,7 +158,18 @@ class _Append(beam.DoFn):
             while data:
                 data = data[file.write(data) :]
             os.fsync(file.fileno())
+        if self._is_new:  # its name must outlive a loss of power too
+            _sync(self._directory)
+            self._is_new = False
         records = self._records
         self.start_bundle()
         if self._written is not None:
             self._written(records)
+
+
+def _sync(directory: str) -> None:
+    folder = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -36,7 +36,7 @@ class PubSubWriter(TopicWriter):
     def __init__(self, url: str, topic: PubSubTopic) -> None:
         super().__init__(url)
         self._path = topic.path
-        pubsub = load_client("google.cloud.pubsub_v1", "gcp", url)
+        pubsub = load_client("google.cloud.pubsub_v1", "pubsub", url)
         self._errors = importlib.import_module("google.api_core.exceptions")
         self._too_large = pubsub.publisher.exceptions.MessageTooLargeError
         self._futures: list[Any] = []

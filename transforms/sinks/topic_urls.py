@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple, TypeAlias
 
+from beam_lateness.transforms.database import without_login
+
 PUBSUB: Final = "pubsub://"
 KAFKA: Final = "kafka://"
 PUBSUB_FORM: Final = "pubsub://projects/PROJECT/topics/TOPIC"
@@ -68,9 +70,9 @@ def parse_topic(url: str, name: str = "url") -> Topic:
             return _parse_kafka(url.removeprefix(KAFKA))
     except ValueError as error:
         form = PUBSUB_FORM if url.startswith(PUBSUB) else KAFKA_FORM
-        msg = f"{name} {url!r} {error}; give {form}"
+        msg = f"{name} {without_login(url)!r} {error}; give {form}"
         raise ValueError(msg) from None
-    msg = f"{name} must be a topic, got {url!r}; give {PUBSUB_FORM} or {KAFKA_FORM}"
+    msg = f"{name} must be a topic, got {without_login(url)!r}; give {PUBSUB_FORM} or {KAFKA_FORM}"
     raise ValueError(msg)
 
 

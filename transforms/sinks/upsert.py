@@ -155,14 +155,14 @@ class WindowTable:
         with self._engine.begin() as connection:
             connection.execute(statement, [rows[key] for key in sorted(rows)])
 
-    def remove(self, first_run: str, run: str, low_ms: int, high_ms: int) -> bool:
-        """Removes rows of windows with `low_ms` < end <= `high_ms`, of runs before `run`.
+    def remove(self, runs: Sequence[str], low_ms: int, high_ms: int) -> bool:
+        """Removes rows of windows with `low_ms` < end <= `high_ms` that some runs wrote.
 
         Returns:
             Whether these runs have none of later windows.
         """
         end = _TABLE.c.window_end_ms
-        earlier = and_(_TABLE.c.run >= first_run, _TABLE.c.run < run)
+        earlier = _TABLE.c.run.in_(runs)
         with self._engine.begin() as connection:
             connection.execute(delete(_TABLE).where(earlier, end > low_ms, end <= high_ms))
             later = connection.execute(select(end).where(earlier, end > high_ms).limit(1))
@@ -247,21 +247,19 @@ class RemoveStale:
 
     Args:
         url: The database of `UpsertPanes`.
-        run: This run.
 
     Example:
-        >>> RemoveStale("sqlite:///windows.db", "run-2").run
-        'run-2'
+        >>> RemoveStale("sqlite:///windows.db").url
+        'sqlite:///windows.db'
     """
 
     url: str
-    run: str
 
-    def __call__(self, first_run: str, low_ms: int, high_ms: int) -> bool:
+    def __call__(self, runs: Sequence[str], low_ms: int, high_ms: int) -> bool:
         """Removes them.
 
         Args:
-            first_run: The first run that read this source: earlier ones are left alone.
+            runs: The earlier runs that read this source; rows of other runs are left alone.
             low_ms: Of windows that end after this, in ms,
             high_ms: and not after this.
 
@@ -270,6 +268,6 @@ class RemoveStale:
         """
         table = WindowTable(self.url)
         try:
-            return table.remove(first_run, self.run, low_ms, high_ms)
+            return table.remove(runs, low_ms, high_ms)
         finally:
             table.close()

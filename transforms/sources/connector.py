@@ -84,6 +84,10 @@ class AcknowledgingReader(SplitReader, Protocol):
     Its `close` gives back what is not acknowledged, so that the next reader has it at once.
     """
 
+    @property
+    def gave_back(self) -> bool:
+        """Whether it holds nothing that is not acknowledged: after `close`, if that worked."""
+
     def acknowledge(self, positions: Sequence[int | str], resume: int) -> list[int | str]:
         """Tells the source that records are done with.
 

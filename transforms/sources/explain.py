@@ -6,14 +6,17 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from beam_lateness.transforms.sources import status
-from beam_lateness.transforms.sources.connector import Connector
+from beam_lateness.transforms.sources.connector import AcknowledgingConnector, Connector
 from beam_lateness.transforms.sources.group import Group
 from beam_lateness.transforms.sources.read_settings import ReadSettings
 from beam_lateness.transforms.sources.status import SplitStatus
 from beam_lateness.transforms.times import Duration, duration_ms, format_duration
 from beam_lateness.transforms.watermarks.strategy import HOLD, WatermarkStrategy
+
+_TOPIC_S: Final = 20.0
 
 
 @dataclass(frozen=True)
@@ -56,8 +59,8 @@ def explain(
         connector: The input, such as `Files`.
         strategy: The watermark strategy.
         settings: How to read; the pace of a replay is left out.
-        watch: How long to look at a live input; None to read once what is there. A finite input
-            is read to its end.
+        watch: How long to look at a live input; None to read once what is there (of a topic, for
+            20 s at most: more may come all the time). A finite input is read to its end.
         sleep: Waits a number of seconds between polls of a live input.
 
     Returns:
@@ -81,12 +84,15 @@ def explain(
     watch_ms = None if watch is None else duration_ms(watch, name="watch (--watch)")
     reader = Group.bind(connector, strategy, settings).open()
     invalid: Counter[str] = Counter()
-    ends_s = settings.clock() + (watch_ms or 0) / 1000
+    topic = isinstance(connector, AcknowledgingConnector)  # which may never be caught up with
+    ends_s = settings.clock() + (_TOPIC_S if watch_ms is None else watch_ms / 1000)
     try:
         while True:
             poll = reader.poll()
             invalid.update(record.reason for record in poll.invalid)
-            looked = poll.caught_up if watch is None else settings.clock() >= ends_s
+            looked = settings.clock() >= ends_s
+            if watch is None:
+                looked = poll.caught_up or (topic and looked)
             if poll.finished or (connector.follows and looked):
                 break
             if poll.wait_s > 0:

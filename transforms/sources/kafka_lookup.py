@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
-from typing import Final, Protocol
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, Protocol
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
@@ -16,6 +16,15 @@ from confluent_kafka import (
 
 from beam_lateness.transforms.times import Duration
 
+_OURS: Final = {
+    "auto.offset.reset",
+    "bootstrap.servers",
+    "enable.auto.commit",
+    "enable.auto.offset.store",
+    "enable.partition.eof",
+    "group.id",
+    "isolation.level",
+}
 REQUEST_S: Final = 15.0
 _STEP_S: Final = 1.0  # of it: then why there is no answer is looked at
 _HEAD_MESSAGES: Final = 200
@@ -67,13 +76,28 @@ class Errors:
             self.refused = error
 
 
-def consumer_of(source: Settings, errors: Errors) -> Consumer:
+def consumer_of(
+    source: Settings,
+    errors: Errors,
+    committed: Callable[[KafkaError | None, list[TopicPartition]], None] | None = None,
+) -> Consumer:
     """Makes a consumer that commits nothing by itself.
 
+    Args:
+        source: The topic.
+        errors: Told what goes wrong with connections.
+        committed: Told how a commit went.
+
     Raises:
-        ValueError: If a setting of the client library is wrong.
+        ValueError: If a setting of the client library is wrong, or is not the user's to make.
     """
-    settings = {
+    if own := sorted(_OURS & source.options.keys()):
+        msg = (
+            f"--kafka_properties (options): {own[0]} is settled by the job itself; leave it out "
+            "(the group stands in --input, as ?group=NAME)"
+        )
+        raise ValueError(msg)
+    settings: dict[str, Any] = {
         "group.id": source.group or "beam-lateness",
         "isolation.level": "read_committed",
         "queued.max.messages.kbytes": "65536",
@@ -87,6 +111,8 @@ def consumer_of(source: Settings, errors: Errors) -> Consumer:
         "enable.partition.eof": "true",
         "error_cb": errors,
     }
+    if committed is not None:
+        settings["on_commit"] = committed
     try:
         return Consumer(settings)
     except KafkaException as error:

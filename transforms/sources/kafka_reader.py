@@ -51,7 +51,7 @@ class Client:
     def __init__(self, source: Settings) -> None:
         self.source = source
         self._errors = Errors()
-        self._consumer = consumer_of(source, self._errors)
+        self._consumer = consumer_of(source, self._errors, self._committed)
         self._buffers: dict[int, deque[Any]] = {}
         self._at_end: dict[int, bool] = {}
         self._paused: set[int] = set()
@@ -127,6 +127,8 @@ class Client:
                 continue  # of a partition that was closed meanwhile
             elif error.code() == KafkaError._PARTITION_EOF and partition is not None:
                 self._at_end[partition] = True
+                # After markers of transactions, which are no messages, and in an empty partition.
+                self._next[partition] = max(self._next[partition], int(message.offset() or 0))
             else:
                 self._refuse(message, error)
         if self._errors.doubt:
@@ -214,6 +216,10 @@ class Client:
         """Commits an offset to the group, for who looks on; the job does not depend on it."""
         self._commit({partition: offset}, wait=False)
 
+    def _committed(self, error: KafkaError | None, _: list[TopicPartition]) -> None:
+        if error is not None:
+            self._show(f"offsets cannot be committed for now: {error.str()}")
+
     def _commit(self, offsets: Mapping[int, int], *, wait: bool) -> None:
         wanted = [
             TopicPartition(self.source.topic, partition, offset)
@@ -238,6 +244,7 @@ class KafkaReader:
     """
 
     header = b""
+    gave_back = True  # a log keeps what it holds, whoever has read it
 
     def __init__(self, clients: list[Client], partition: int, offset: int) -> None:
         self._clients = clients

@@ -74,6 +74,12 @@ class PubSub:
             msg = f"lease must be from 1s to 10m (what Pub/Sub allows), got {self.lease!r}"
             raise ValueError(msg)
         duration_ms(self.batch, name="batch")
+        if self.max_in_flight < 1 or self.remembered < 0:
+            msg = (
+                "max_in_flight must be at least 1 and remembered at least 0, got "
+                f"{self.max_in_flight} and {self.remembered}"
+            )
+            raise ValueError(msg)
 
     @property
     def follows(self) -> bool:

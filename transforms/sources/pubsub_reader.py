@@ -33,13 +33,13 @@ _QUEUED: Final = 64 << 20  # bytes pulled ahead of the reader; a pull more may c
 _OVERHEAD: Final = 1_000  # bytes of a message beside what it holds
 _TRANSIENT: Final = (
     exceptions.ServiceUnavailable,
-    exceptions.DeadlineExceeded,
     exceptions.InternalServerError,
     exceptions.ResourceExhausted,
     exceptions.Aborted,
     exceptions.Cancelled,
     exceptions.Unknown,
 )
+_ANSWER_S: Final = 5.0
 _SHOW_EVERY_S: Final = 30.0
 _CLOSE_S: Final = 5.0  # for which closing waits for the end of the open pull
 _GIVEN_BACK_S: Final = 1.0  # until the service delivers again what was given back to it
@@ -56,7 +56,12 @@ def is_ordered(name: str) -> bool:
     try:
         with pubsub_v1.SubscriberClient() as client:
             found = client.get_subscription(request, timeout=10.0, retry=None)
-    except exceptions.PermissionDenied:  # reading needs less than asking: the first pull tells
+    except exceptions.PermissionDenied:  # reading needs less than asking
+        _LOG.warning(
+            "%s: it cannot be seen whether it orders messages by key (that needs "
+            "roles/pubsub.viewer); if it does, a key stalls until its windows are stored",
+            name,
+        )
         return False
     except Exception as error:  # of the service, or of missing credentials
         raise ValueError(explain(name, error)) from error
@@ -105,6 +110,7 @@ class PubSubReader:
         self._opened = time.monotonic()
         self._empty_at = self._opened  # when it was found empty last
         self._shown = 0.0
+        self.gave_back = False
         self._threads = [
             threading.Thread(target=target, name=f"pubsub {split}", daemon=True)
             for target in (self._pull_ahead, self._extend)
@@ -126,6 +132,9 @@ class PubSubReader:
                 response = self._puller.pull(request, timeout=_PULL_S, retry=None)
                 received = PullResponse.pb(response).received_messages
             except exceptions.DeadlineExceeded:
+                self._answers = self._asks()
+                if not self._answers:
+                    continue
                 received = ()  # nothing came for so long
             except _TRANSIENT as error:
                 self._show(f"cannot be pulled from for now: {_short(error)}")
@@ -149,11 +158,23 @@ class PubSubReader:
                 self._answers = True
                 if not received:
                     self._empty_at = asked
+                new = list(self._leases.take(received))  # also at the end: `close` gives it back
                 if not self._stopped:
-                    new = list(self._leases.take(received))
                     self._queue.extend(new)
                     self._queued += sum(len(message.data) + _OVERHEAD for message in new)
                 self._changed.notify_all()
+
+    def _asks(self) -> bool:
+        """Whether the service answers: a network that swallows packets looks like silence."""
+        request = GetSubscriptionRequest(subscription=self.split)
+        try:
+            self._client.get_subscription(request, timeout=_ANSWER_S, retry=None)
+        except exceptions.PermissionDenied:  # an answer, if not to the question
+            return True
+        except Exception as error:  # the next pull tells what it is
+            self._show(f"does not answer for now: {_short(error)}")
+            return False
+        return True
 
     def _has_room(self) -> bool:
         with self._changed:
@@ -188,7 +209,7 @@ class PubSubReader:
     def _is_stopped(self) -> bool:
         return self._stopped
 
-    def _modify(self, ack_ids: list[str], seconds: int) -> None:
+    def _modify(self, ack_ids: list[str], seconds: int) -> bool:
         for low in range(0, len(ack_ids), _IDS_AT_ONCE):
             request = ModifyAckDeadlineRequest(
                 subscription=self.split,
@@ -196,10 +217,11 @@ class PubSubReader:
                 ack_deadline_seconds=seconds,
             )
             try:
-                self._client.modify_ack_deadline(request, timeout=10.0)
+                self._client.modify_ack_deadline(request, timeout=10.0, retry=None)
             except Exception as error:  # they come again, and are known then
                 self._show(f"deadlines cannot be extended for now: {_short(error)}")
-                return
+                return False
+        return True
 
     def read(self, size: int) -> Block:
         """Gives the messages that are there, of about `size` bytes; it waits a little for some.
@@ -244,7 +266,7 @@ class PubSubReader:
             if ack_ids:
                 request = AcknowledgeRequest(subscription=self.split, ack_ids=ack_ids)
                 try:
-                    self._client.acknowledge(request, timeout=10.0)
+                    self._client.acknowledge(request, timeout=10.0, retry=None)
                 except Exception as error:  # the service is asked again
                     self._show(f"cannot be acknowledged for now: {_short(error)}")
                     return list(known[low:])
@@ -259,6 +281,10 @@ class PubSubReader:
         """
         again = self._opened + (_GIVEN_BACK_S if clean else self._lease_s)
         if time.monotonic() >= again + _RECOVERY_S:
+            self._show(
+                "messages still come, so that it is not known whether all that the last run held "
+                "has come again: what comes later may be too late"
+            )
             return True
         with self._changed:  # a pull that began since then brought nothing, and all before is read
             return self._empty_at >= again and not self._queue
@@ -274,7 +300,7 @@ class PubSubReader:
         # would have that until the subscription's own deadline.
         self._puller.close()
         self._threads[0].join(_CLOSE_S)
-        self._modify(self._leases.ack_ids(), 0)
+        self.gave_back = self._modify(self._leases.ack_ids(), 0)
         self._client.close()
 
 
@@ -298,5 +324,8 @@ def explain(name: str, error: Exception) -> str:
     if isinstance(error, exceptions.NotFound):
         remedy = "it was deleted, or never made: mend --input or create it, and start the job again"
     elif isinstance(error, (exceptions.PermissionDenied, exceptions.Unauthenticated)):
-        remedy = "grant the job's account roles/pubsub.subscriber on it, or mend its credentials"
+        remedy = (
+            "grant the job's account roles/pubsub.subscriber and roles/pubsub.viewer on it, or "
+            "mend its credentials"
+        )
     return f"subscription {name} (--input) cannot be read: {_short(error)}; {remedy}"

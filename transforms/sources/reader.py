@@ -94,6 +94,13 @@ class ReadEvents(beam.PTransform[PBegin, ReadEventsResult]):
 
     def __post_init__(self) -> None:
         super().__init__()
+        if self.commits is not None and (
+            self.embedded or not isinstance(self.connector, AcknowledgingConnector)
+        ):
+            msg = (
+                "commits is for inputs whose records are acknowledged (Kafka, PubSub); leave it out"
+            )
+            raise ValueError(msg)
         if self.embedded and (self.connector.follows or self.settings.replay_speed is not None):
             msg = "embedded reads a finite input at full speed; follow and replay_speed need Prism"
             raise ValueError(msg)

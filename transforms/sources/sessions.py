@@ -18,6 +18,7 @@ from beam_lateness.transforms import metrics
 from beam_lateness.transforms.batch import POSITION
 from beam_lateness.transforms.beam_time import to_ms
 from beam_lateness.transforms.commits.in_flight import InFlight, Read
+from beam_lateness.transforms.commits.store import forget
 from beam_lateness.transforms.commits.tally import Position
 from beam_lateness.transforms.sources.connector import AcknowledgingReader, Positions
 from beam_lateness.transforms.sources.group import GroupReader
@@ -38,6 +39,7 @@ class Session(ABC):
     def __init__(self, reader: GroupReader) -> None:
         self.lock = threading.RLock()
         self.reader = reader
+        self.closed = False
 
     @property
     def positions(self) -> Positions:
@@ -55,7 +57,13 @@ class Session(ABC):
     def close(self) -> None:
         """Gives back what is not acknowledged, and closes the input."""
         with self.lock:
+            self.closed = True
             self.reader.close()
+
+    def _refuse_closed(self) -> None:
+        if self.closed:
+            msg = "the job is over: its inputs are closed"
+            raise RuntimeError(msg)
 
     def _readers(self) -> Mapping[str, AcknowledgingReader]:
         return cast("Mapping[str, AcknowledgingReader]", self.reader.readers())
@@ -79,6 +87,7 @@ class EngineSession(Session):
     def poll(self) -> Poll:
         """Reads on."""
         with self.lock:
+            self._refuse_closed()
             before = self._finalized
             poll = self.reader.poll()
             self._number += 1
@@ -129,6 +138,7 @@ class StoreSession(Session):
     def poll(self) -> Poll:
         """Settles and acknowledges what is in the store, and reads on."""
         with self.lock:
+            self._refuse_closed()
             self._commit()
             poll = self.reader.poll()
             estimator = GroupWatermarkEstimator(poll.state)
@@ -147,9 +157,9 @@ class StoreSession(Session):
                 self._in_flight.end_recovery()
             return poll
 
-    def _commit(self, clean: bool = False) -> None:
+    def _commit(self) -> None:
         readers = self._readers()
-        for name, settled in self._in_flight.commit(clean).items():
+        for name, settled in self._in_flight.commit().items():
             if name in readers:
                 left = readers[name].acknowledge(settled.positions, settled.resume)
                 self._in_flight.confirm(name, left)
@@ -167,8 +177,14 @@ class StoreSession(Session):
     def close(self) -> None:
         """Settles what is in the store, gives the rest back, and closes the input."""
         with self.lock:
-            self._commit(clean=True)
-            super().close()
+            if self.closed:
+                return
+            readers = self._readers()
+            try:
+                self._commit()
+            finally:
+                super().close()
+            self._in_flight.commit(clean=all(each.gave_back for each in readers.values()))
 
 
 def _positions_of(poll: Poll) -> dict[str, list[Position]]:
@@ -219,9 +235,12 @@ def close_sessions() -> None:
     global _closed
     with _lock:
         _closed = True
-        for session in _sessions.values():
-            session.close()
-        _sessions.clear()
+        try:
+            for session in _sessions.values():
+                session.close()
+        finally:
+            _sessions.clear()
+            forget()
 
 
 def open_sessions() -> None:

@@ -44,6 +44,9 @@ class Kept(Checkpoints):
         """A split in the latest."""
         return self.last.splits[name]
 
+    def sources(self) -> list[str]:
+        return [checkpoint.source for checkpoint in self.written]
+
     def load(self, source: str) -> Checkpoint | None:
         return self.written[-1] if self.written else None
 
@@ -68,7 +71,7 @@ class Flight:
         kept: Kept,
         split: str = LOG,
         run: str = "run-1",
-        retract: Callable[[str, int, int], None] | None = None,
+        retract: Callable[[Sequence[str], int, int], bool | None] | None = None,
         keep: bool = True,
     ) -> None:
         self.kept, self.split = kept, split

@@ -21,8 +21,7 @@ CHECKPOINTS = st.builds(
     Checkpoint,
     st.sampled_from(["kafka://t?group=", "pubsub://projects/p/subscriptions/s"]),
     st.text("1m ()", max_size=5),
-    st.text("run-12", max_size=5),
-    st.text("run-12", max_size=5),
+    st.lists(st.text("run-12", max_size=5), min_size=1, max_size=3).map(tuple),
     st.integers(NO_WATERMARK_MS, MAX_EVENT_TIME_MS),
     st.booleans(),
     st.dictionaries(
@@ -40,7 +39,7 @@ def url_of(path: Path) -> str:
 
 def at(source: str, watermark_ms: int = 7) -> Checkpoint:
     """A checkpoint of a source."""
-    return Checkpoint(source, "1m", "run-1", "run-2", watermark_ms)
+    return Checkpoint(source, "1m", ("run-1", "run-2"), watermark_ms)
 
 
 @settings(max_examples=25, deadline=None)
@@ -55,6 +54,7 @@ def test_each_source_has_the_latest_checkpoint_that_was_written(written: list[Ch
         store = Checkpoints(url_of(Path(folder) / "db"))
         latest = {checkpoint.source: checkpoint for checkpoint in written}
         assert {source: store.load(source) for source in latest} == latest
+        assert sorted(store.sources()) == sorted(latest)
         store.close()
 
 

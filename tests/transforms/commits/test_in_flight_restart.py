@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from beam_lateness.transforms.commits.checkpoints import Checkpoint
+from beam_lateness.transforms.commits.in_flight import InFlight
 from beam_lateness.transforms.commits.tally import Position
 from beam_lateness.transforms.times import MIN_EVENT_TIME_MS
 from tests.transforms.commits.flights import LOG, QUEUE, WINDOWS, Flight, Kept, Rec
@@ -37,7 +42,7 @@ def test_a_run_that_goes_on_keeps_the_first_ones_name_and_the_settled_watermark(
     assert kept.last.clean
     for run in ("run-2", "run-3"):
         assert Flight(kept, run=run).core.watermark_ms == 99
-        assert (kept.last.first_run, kept.last.run, kept.last.clean) == ("run-1", run, False)
+        assert (kept.last.runs[0], kept.last.run, kept.last.clean) == ("run-1", run, False)
 
 
 @FEW
@@ -184,10 +189,10 @@ class Retractions:
 
     def __init__(self, kept: Kept) -> None:
         self.kept = kept
-        self.calls: list[tuple[str, int, int]] = []
+        self.calls: list[tuple[Any, ...]] = []
 
-    def __call__(self, first_run: str, low_ms: int, high_ms: int) -> None:
-        self.calls.append((first_run, low_ms, high_ms))
+    def __call__(self, runs: Sequence[str], low_ms: int, high_ms: int) -> None:
+        self.calls.append((*runs, low_ms, high_ms))
         self.kept.told.append("retract")
 
 
@@ -227,7 +232,7 @@ def test_a_retraction_that_fails_settles_nothing() -> None:
     kept = Kept()
     Flight(kept, QUEUE)
 
-    def fail(first_run: str, low_ms: int, high_ms: int) -> None:
+    def fail(runs: Sequence[str], low_ms: int, high_ms: int) -> None:
         msg = "database is locked"
         raise OSError(msg)
 
@@ -239,3 +244,42 @@ def test_a_retraction_that_fails_settles_nothing() -> None:
         flight.commit()
     assert len(kept.written) == written
     assert flight.core.count() == 1
+
+
+def test_a_run_must_sort_after_the_one_before() -> None:
+    """Else its panes would replace no row, and count as stored all the same."""
+    kept = Kept()
+    Flight(kept, run="run-2")
+    for run in ("run-1", "run-2"):
+        with pytest.raises(ValueError, match="must sort after 'run-2'"):
+            Flight(kept, run=run)
+
+
+def test_a_run_that_has_left_nothing_is_forgotten() -> None:
+    """Once a retraction says that no later window has rows of earlier runs."""
+    kept = Kept()
+    Flight(kept)
+    second = Flight(kept, run="run-2", retract=lambda runs, low, high: True)
+    known = [kept.last.runs]
+    second.admit(watermark=40)
+    second.commit()
+    assert [*known, kept.last.runs] == [("run-1", "run-2"), ("run-2",)]
+
+
+def test_part_of_a_checkpoint_is_not_begun_anew() -> None:
+    """A subscription more, or less, would open settled windows again."""
+    kept = Kept(Checkpoint("a,b", "", ("run-1",), 0))
+    for source in ("a", "b,c"):
+        with pytest.raises(ValueError, match="as part of a,b"):
+            InFlight(source, "run-2", WINDOWS, OnlyOf(kept), True, True)
+    InFlight("c", "run-2", WINDOWS, OnlyOf(kept), True, True)
+
+
+class OnlyOf(Kept):
+    """Knows other sources only."""
+
+    def __init__(self, kept: Kept) -> None:
+        super().__init__(*kept.written)
+
+    def load(self, source: str) -> Checkpoint | None:
+        return None

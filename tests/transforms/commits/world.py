@@ -67,6 +67,9 @@ class MemoryCheckpoints(Checkpoints):
     def __init__(self, world: World) -> None:
         self._world = world
 
+    def sources(self) -> list[str]:
+        return []
+
     def load(self, source: str) -> Checkpoint | None:
         return self._world.checkpoint
 
@@ -136,11 +139,11 @@ class World:
                 self.rows[cell] = new
         self.step()
 
-    def retract(self, first_run: str, run: str, low_ms: int, high_ms: int) -> None:
+    def retract(self, runs: Sequence[str], low_ms: int, high_ms: int) -> None:
         """Removes rows that only earlier runs wrote."""
         self.step()
         for (key, end), row in list(self.rows.items()):
-            if low_ms < end <= high_ms and first_run <= row.run < run:
+            if low_ms < end <= high_ms and row.run in runs:
                 del self.rows[key, end]
         self.step()
 
@@ -229,8 +232,8 @@ class Run:
         self.panes: list[Pane] = []
         self.dead: list[TooLateRecord | InvalidRecord] = []
 
-    def _retract(self, first_run: str, low_ms: int, high_ms: int) -> None:
-        self.world.retract(first_run, self.name, low_ms, high_ms)
+    def _retract(self, runs: Sequence[str], low_ms: int, high_ms: int) -> None:
+        self.world.retract(runs, low_ms, high_ms)
 
     # The source.
 

@@ -33,9 +33,9 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_rows_of_earlier_runs_of_this_source_are_removed(path: Path) -> None:
-    """From its first run on, this one's and later ones left out."""
-    RemoveStale(url_of(path), "run-3")("run-1", 0, 60_000)
-    assert runs_of(path) == ["run-0", "run-3", "run-4"]
+    """Those of other sources, between them too, are left alone."""
+    RemoveStale(url_of(path))(["run-1", "run-3"], 0, 60_000)
+    assert runs_of(path) == ["run-0", "run-2", "run-4"]
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_a_window_is_in_the_range_by_its_end(
     path: Path, low: int, high: int, removed: bool
 ) -> None:
     """After `low`, and not after `high`."""
-    RemoveStale(url_of(path), "run-4")("run-0", low, high)
+    RemoveStale(url_of(path))(RUNS[:-1], low, high)
     assert runs_of(path) == (["run-4"] if removed else RUNS)
 
 
@@ -60,7 +60,7 @@ def test_a_row_that_this_run_has_replaced_stays(tmp_path: Path) -> None:
     """It stands on what came again."""
     write(tmp_path / "db", [pane(value=9, index=3)], run="run-1")
     before = write(tmp_path / "db", [pane(value=5)], run="run-2")
-    RemoveStale(url_of(tmp_path / "db"), "run-2")("run-1", 0, 60_000)
+    RemoveStale(url_of(tmp_path / "db"))(["run-1"], 0, 60_000)
     assert rows(tmp_path / "db") == before
 
 
@@ -69,13 +69,12 @@ def test_a_row_that_this_run_has_replaced_stays(tmp_path: Path) -> None:
     st.dictionaries(
         st.tuples(st.sampled_from("ab"), st.integers(-3, 3)), st.sampled_from(RUNS), max_size=8
     ),
-    st.sampled_from(RUNS),
-    st.sampled_from(RUNS),
+    st.sets(st.sampled_from(RUNS)),
     st.integers(-3, 4),
     st.integers(-3, 4),
 )
 def test_what_is_left_is_what_a_list_would_leave(
-    cells: dict[tuple[str, int], str], first: str, run: str, low: int, high: int
+    cells: dict[tuple[str, int], str], earlier: set[str], low: int, high: int
 ) -> None:
     """Row by row; a second call changes nothing."""
     minute = 60_000
@@ -86,11 +85,11 @@ def test_what_is_left_is_what_a_list_would_leave(
             table.write([pane(key, number * minute)], of)
         table.close()
         for _ in range(2):
-            RemoveStale(url_of(path), run)(first, low * minute, high * minute)
+            RemoveStale(url_of(path))(sorted(earlier), low * minute, high * minute)
             left = {
                 (key, number * minute)
                 for (key, number), of in cells.items()
-                if not (first <= of < run and low < number + 1 <= high)
+                if not (of in earlier and low < number + 1 <= high)
             }
             assert {row[:2] for row in rows(path)} == left
 
@@ -101,14 +100,14 @@ def test_other_tables_of_the_file_are_left_alone(path: Path) -> None:
         connection.execute("CREATE TABLE mine (x)")
         connection.execute("INSERT INTO mine VALUES (7)")
         connection.commit()
-    RemoveStale(url_of(path), "run-4")("run-0", 0, 60_000)
+    RemoveStale(url_of(path))(RUNS[:-1], 0, 60_000)
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("SELECT x FROM mine").fetchall() == [(7,)]
 
 
 def test_it_can_be_sent_to_a_worker(path: Path) -> None:
     """Engines pickle what a DoFn holds."""
-    pickle.loads(pickle.dumps(RemoveStale(url_of(path), "run-4")))("run-0", 0, 60_000)
+    pickle.loads(pickle.dumps(RemoveStale(url_of(path))))(RUNS[:-1], 0, 60_000)
     assert runs_of(path) == ["run-4"]
 
 
@@ -116,7 +115,7 @@ def test_it_says_when_earlier_runs_have_nothing_more(tmp_path: Path) -> None:
     """Then it need not look again: rows of settled windows stay, and later ones are this run's."""
     for run, start in (("run-1", 0), ("run-1", 60_000), ("run-2", 120_000)):
         write(tmp_path / "db", [pane(start=start)], run=run)
-    remove = RemoveStale(url_of(tmp_path / "db"), "run-2")
-    assert not remove("run-1", 0, 60_000)
-    assert remove("run-1", 60_000, 120_000)
+    remove = RemoveStale(url_of(tmp_path / "db"))
+    assert not remove(["run-1"], 0, 60_000)
+    assert remove(["run-1"], 60_000, 120_000)
     assert runs_of(tmp_path / "db") == ["run-2"]

@@ -113,7 +113,7 @@ def test_kafka_options_have_no_meaning_for_pubsub() -> None:
     ("url", "module", "extra"),
     [
         ("kafka://a:9092/t", "confluent_kafka", "kafka"),
-        (PUBSUB_URL, "google.cloud.pubsub_v1", "gcp"),
+        (PUBSUB_URL, "google.cloud.pubsub_v1", "pubsub"),
     ],
 )
 def test_a_library_that_is_missing_is_told_with_the_command_that_installs_it(

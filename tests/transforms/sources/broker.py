@@ -92,6 +92,8 @@ class BrokerReader:
 
     header = b""
 
+    gave_back = True
+
     def __init__(self, broker: Broker, split: str, offset: int) -> None:
         self._broker, self._split, self._next = broker, split, offset
         self._given: set[int] = set(range(0 if broker.ids else offset))
