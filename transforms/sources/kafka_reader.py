@@ -36,7 +36,7 @@ _BUFFERED: Final = 16 << 20  # bytes of a partition that are kept while it is no
 _OVERHEAD: Final = 200  # bytes of a message beside what it holds
 _COMMIT_EVERY_S: Final = 1.0
 _LOOK_AGAIN_S: Final = 1.0  # whether the brokers are back
-_ANSWER_S: Final = 2.0  # for which a question may hold up the reading
+_ANSWER_S: Final = 1.0  # for which a question may hold up the reading
 _END_S: Final = 5.0  # for which a job that ends waits for the brokers
 _SHOW_EVERY_S: Final = 30.0
 
@@ -170,7 +170,7 @@ class Client:
         try:
             ends = {
                 partition: self._consumer.get_watermark_offsets(
-                    TopicPartition(self.source.topic, partition), timeout=_LOOK_AGAIN_S
+                    TopicPartition(self.source.topic, partition), timeout=_ANSWER_S
                 )[1]
                 for partition in self._buffers
             }
