@@ -28,7 +28,7 @@ test-prism: $(VENV)/.dev prism
 
 # The tests with Pub/Sub and Kafka, whose servers they start themselves (Go, Java and Maven).
 test-live: $(VENV)/.dev prism
-	$(BIN)/python -m pytest -m live -n 2 $(ARGS)
+	$(BIN)/python -m pytest -m live -n 2 --dist worksteal $(ARGS)
 
 prism: $(VENV)/.dev
 	$(BIN)/python -m beam_lateness.pipelines.runners
