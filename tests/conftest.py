@@ -9,8 +9,9 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from beam_lateness.pipelines.runners import PRISM_VARIABLE, find_prism, obtain_prism
+from tests.topics import MockKafka, mock_kafka
 
-if TYPE_CHECKING:  # most tests run without the servers' clients installed
+if TYPE_CHECKING:
     from services.kafka_broker import KafkaBroker
     from services.pubsub_server import PubsubServer
 
@@ -40,3 +41,10 @@ def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBrok
 
     with KafkaBroker(tmp_path_factory.mktemp("kafka")) as broker:
         yield broker
+
+
+@pytest.fixture
+def cluster() -> Iterator[MockKafka]:
+    """A Kafka cluster of the client library."""
+    with mock_kafka() as mock:
+        yield mock

@@ -30,7 +30,7 @@ LAYERS = {
     "sinks": {BASE, "lateness"},
     "pipelines": {BASE, "watermarks", "sources", "lateness", "commits", "sinks"},
 }
-BASE_MODULES = {"times", "beam_time", "batch", "database", "results", "metrics"}
+BASE_MODULES = {"times", "beam_time", "batch", "database", "kafka_metadata", "results", "metrics"}
 
 NO_BEAM = (
     "transforms/times.py",

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-import pytest
+import confluent_kafka as kafka
 
 from beam_lateness.transforms.sinks.topic_messages import Message, PublishError, TopicWriter
 
@@ -34,7 +33,6 @@ class MockKafka:
     """librdkafka's own cluster of one broker, which lives as long as this does."""
 
     def __init__(self) -> None:
-        kafka = pytest.importorskip("confluent_kafka")
         self._producer: Any = kafka.Producer({"test.mock.num.brokers": 1, "log_level": 0})
         (broker,) = self._producer.list_topics(timeout=TIMEOUT_S).brokers.values()
         self.bootstrap = f"{broker.host}:{broker.port}"
@@ -63,9 +61,8 @@ def mock_kafka() -> Iterator[MockKafka]:
 
 def read_topic(url: str) -> list[Got]:
     """Reads all that a Kafka topic holds, partition by partition."""
-    kafka: Any = importlib.import_module("confluent_kafka")
     servers, topic = url.removeprefix("kafka://").split("/")
-    consumer = kafka.Consumer(
+    consumer: Any = kafka.Consumer(
         {"bootstrap.servers": servers, "group.id": "test", "log_level": 0, "fetch.wait.max.ms": 10}
     )
     got = []

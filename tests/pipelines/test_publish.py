@@ -10,7 +10,6 @@ import signal
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,7 @@ from beam_lateness.pipelines.publisher import Publisher, message_of
 from beam_lateness.pipelines.streaming import FAILED, INTERRUPTED, MISUSED, OK
 from beam_lateness.transforms.sinks.topic_messages import MESSAGES_AT_ONCE, Message, PublishError
 from beam_lateness.transforms.sinks.topic_urls import parse_topic
-from tests.topics import FakeWriter, MockKafka, mock_kafka, read_topic
+from tests.topics import FakeWriter, MockKafka, read_topic
 
 if TYPE_CHECKING:
     from services.pubsub_server import PubsubServer
@@ -31,13 +30,6 @@ T0 = 1_767_225_600_000  # 2026-01-01T00:00:00Z
 YEAR = 365 * 86_400_000
 KAFKA = "kafka://127.0.0.1:9/none"
 PUBSUB = "pubsub://projects/p/topics/t"
-
-
-@pytest.fixture
-def cluster() -> Iterator[MockKafka]:
-    """A Kafka cluster of the client library."""
-    with mock_kafka() as mock:
-        yield mock
 
 
 @pytest.fixture

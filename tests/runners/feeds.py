@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import random
 import sqlite3
-import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -187,14 +186,6 @@ def check_conservation(feed: Feed, outcome: Outcome) -> int:
     assert {cell: value for cell, value in sums.items() if value} == {}
     assert len(letters) - len(too_late) == feed.invalid
     return len(too_late)
-
-
-def await_that(condition: Callable[[], bool], what: str, seconds: float = 60) -> None:
-    """Waits until a condition holds."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, f"no {what} in {seconds} s"
-        time.sleep(0.02)
 
 
 def stream_flags(folder: Path, url: str, *more: str) -> list[str]:

@@ -16,15 +16,16 @@ from tests.runners.feeds import (
     Broker,
     Feed,
     Outcome,
-    await_that,
     check_conservation,
     stream_flags,
 )
 from tests.runners.process import JobProcess, running
+from tests.waiting import await_that
 
 pytestmark = [pytest.mark.live, pytest.mark.usefixtures("prism")]
 
 KILLS = 20
+START_S = 60
 RECORDS = 150  # published to each of the jobs
 PLACES = [f"{name}:{when}" for name in exiting.PLACES for when in ("before", "after")]
 
@@ -63,6 +64,7 @@ class Crashes:
         before = self.outcome.checkpoints_run
         await_that(
             lambda: job.ended or self.outcome.checkpoints_run != before,
+            START_S,
             f"checkpoint of a new run:\n{job.output}",
         )
         self._broker.publish(self.feed.next(RECORDS))
@@ -73,7 +75,7 @@ class Crashes:
     def finish(self) -> None:
         """Lets a last job read everything, and checks that all is there, once."""
         with self.start() as job:
-            await_that(lambda: "engine: prism" in job.output, f"engine:\n{job.output}")
+            await_that(lambda: "engine: prism" in job.output, START_S, f"engine:\n{job.output}")
             self._broker.publish(self.feed.closing(splits=2))
             job.await_that(
                 lambda: self.outcome.watermark_ms >= self.feed.closed_ms, "end of the stream"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from beam_lateness.transforms.sinks.topics import (
     pane_message,
 )
 from tests.cases.engine import direct_pipeline
-from tests.topics import FakeWriter, MockKafka, mock_kafka, read_topic
+from tests.topics import FakeWriter, MockKafka, read_topic
 
 RUN = "run-1"
 TOO_LATE = TooLateRecord("a", 5, 30_000, 0, 60_000, 200_000, 20_000, "f", 120, "f:120", b"{}")
@@ -39,13 +39,6 @@ INVALID = InvalidRecord("malformed_json", "no object", "f", 240, "f:240", b"\xff
 def pane(key: Any = "a", start: int = 0, value: Any = 1, index: int = 0) -> Pane:
     """Makes a pane of a minute."""
     return Pane(key, start, start + 60_000, value, index + 1, index, "LATE" if index else "ON_TIME")
-
-
-@pytest.fixture
-def cluster() -> Iterator[MockKafka]:
-    """A Kafka cluster of the client library."""
-    with mock_kafka() as mock:
-        yield mock
 
 
 class Keep:

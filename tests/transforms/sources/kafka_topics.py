@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,8 +13,8 @@ from beam_lateness.transforms.sources.kafka import Kafka
 from beam_lateness.transforms.sources.kafka_reader import KafkaReader
 from beam_lateness.transforms.sources.messages import Messages
 from tests.transforms.sources.memory import JSON
+from tests.waiting import TIMEOUT_S, await_that
 
-TIMEOUT_S = 30.0
 SIZE = 1 << 20
 
 
@@ -97,25 +96,6 @@ def each(messages: Messages | None) -> list[tuple[int, bytes | None]]:
         return []
     assert list(messages.offsets) == list(messages.positions)
     return list(zip(messages.offsets, messages.payloads, strict=True))
-
-
-def catch_up(reader: KafkaReader, *, caught_up: bool = True) -> None:
-    """Waits until an empty block says that there is nothing more, or that this is not known."""
-
-    def says() -> bool:
-        block = reader.read(SIZE)
-        assert block.empty
-        return block.caught_up is caught_up
-
-    await_that(says)
-
-
-def await_that(condition: Callable[[], bool], seconds: float = TIMEOUT_S) -> None:
-    """Waits until a condition holds; a read that it makes waits by itself."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, f"not within {seconds} s"
-        time.sleep(0.005)
 
 
 def values(got: Sequence[tuple[int, bytes | None]]) -> list[bytes | None]:

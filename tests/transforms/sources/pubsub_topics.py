@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
@@ -20,8 +19,8 @@ from beam_lateness.transforms.watermarks.strategy import WatermarkStrategy
 from beam_lateness.transforms.watermarks.timestamps import FieldTime, TimestampAssigner
 from services.pubsub_server import PubsubMessage, PubsubServer
 from tests.transforms.sources.memory import JSON
+from tests.waiting import TIMEOUT_S, await_that
 
-TIMEOUT_S = 20.0
 LONG_S = 60  # an ack deadline that no test sees the end of
 SIZE = 1 << 20
 
@@ -116,25 +115,6 @@ def take(reader: PubSubReader, count: int, seconds: float = TIMEOUT_S) -> dict[s
     await_that(enough, seconds)
     assert len(got) == len(dict(got)) == count
     return dict(got)
-
-
-def await_empty(reader: PubSubReader, *, caught_up: bool = True) -> None:
-    """Waits until an empty block says that there is nothing more, or that this is not known."""
-
-    def says() -> bool:
-        block = reader.read(SIZE)
-        assert block.empty
-        return block.caught_up is caught_up
-
-    await_that(says)
-
-
-def await_that(condition: Callable[[], bool], seconds: float = TIMEOUT_S) -> None:
-    """Waits until a condition holds."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, f"not within {seconds} s"
-        time.sleep(0.005)
 
 
 def group_of(source: PubSub, timestamps: TimestampAssigner | None = None) -> GroupReader:

@@ -9,35 +9,32 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
+import confluent_kafka as kafka
 import pytest
 
-kafka = pytest.importorskip("confluent_kafka")
-
-from beam_lateness.transforms.sources import kafka_lookup, kafka_reader  # noqa: E402
-from beam_lateness.transforms.sources.group import Group, GroupReader  # noqa: E402
-from beam_lateness.transforms.sources.kafka import Kafka  # noqa: E402
-from beam_lateness.transforms.sources.messages import TOMBSTONE  # noqa: E402
-from beam_lateness.transforms.sources.read_settings import ReadSettings  # noqa: E402
-from beam_lateness.transforms.sources.split import Poll  # noqa: E402
-from beam_lateness.transforms.watermarks.strategy import WatermarkStrategy  # noqa: E402
-from beam_lateness.transforms.watermarks.timestamps import (  # noqa: E402
+from beam_lateness.transforms.sources import kafka_lookup, kafka_reader
+from beam_lateness.transforms.sources.group import Group, GroupReader
+from beam_lateness.transforms.sources.kafka import Kafka
+from beam_lateness.transforms.sources.messages import TOMBSTONE
+from beam_lateness.transforms.sources.read_settings import ReadSettings
+from beam_lateness.transforms.sources.split import Poll
+from beam_lateness.transforms.watermarks.strategy import WatermarkStrategy
+from beam_lateness.transforms.watermarks.timestamps import (
     FieldTime,
     MessageTime,
     TimestampAssigner,
 )
-from tests.model import Event  # noqa: E402
-from tests.topics import MockKafka, mock_kafka  # noqa: E402
-from tests.transforms.sources.kafka_topics import (  # noqa: E402
-    TIMEOUT_S,
+from tests.model import Event
+from tests.topics import MockKafka, mock_kafka
+from tests.transforms.sources.kafka_topics import (
     Topic,
-    await_that,
-    catch_up,
     numbered,
     opened,
     take,
     values,
 )
-from tests.transforms.sources.memory import expected, line_of, stamped  # noqa: E402
+from tests.transforms.sources.memory import expected, line_of, stamped
+from tests.waiting import TIMEOUT_S, await_that, catch_up
 
 if TYPE_CHECKING:
     from services.kafka_broker import KafkaBroker

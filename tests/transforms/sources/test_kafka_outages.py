@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-pytest.importorskip("confluent_kafka")
-
 from beam_lateness.transforms.sources import kafka_lookup, kafka_reader
 from beam_lateness.transforms.sources.group import Group
 from beam_lateness.transforms.sources.read_settings import ReadSettings
@@ -21,14 +19,13 @@ from beam_lateness.transforms.watermarks.timestamps import FieldTime
 from tests.transforms.sources.kafka_topics import (
     SIZE,
     Topic,
-    await_that,
-    catch_up,
     each,
     numbered,
     opened,
     take,
 )
 from tests.transforms.sources.memory import Clock, states_of
+from tests.waiting import await_that, catch_up
 
 if TYPE_CHECKING:
     from services.kafka_broker import KafkaBroker
@@ -165,7 +162,7 @@ def test_a_silent_partition_can_become_idle_but_not_while_the_broker_is_away(
         splits = reader.readers()
         await_that(lambda: reader.poll().wait_s > 0 and reader._splits[topic.split()].caught_up)
         broker.stop()
-        catch_up(splits[topic.split()], caught_up=False)  # type: ignore[arg-type]
+        catch_up(splits[topic.split()], caught_up=False)
         clock.sleep(60)
         assert [state() for _ in range(20)] == ["active"] * 20
         broker.start()

@@ -9,21 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-pytest.importorskip("google.cloud.pubsub_v1")
-
 from beam_lateness.transforms.sources import pubsub_reader
 from beam_lateness.transforms.watermarks.timestamps import MessageTime
 from tests.transforms.sources.memory import stamped
 from tests.transforms.sources.pubsub_topics import (
     SIZE,
     Subscribed,
-    await_empty,
-    await_that,
     group_of,
     opened,
     polled,
     take,
 )
+from tests.waiting import await_that, catch_up
 
 if TYPE_CHECKING:
     from services.pubsub_server import PubsubServer
@@ -243,11 +240,11 @@ def test_a_service_that_does_not_answer_is_no_silence(
 ) -> None:
     """An empty block says so, and that it is over when it is."""
     with opened(topic.source()) as reader:
-        await_empty(reader)
+        catch_up(reader)
         server.fail("Pull", "UNAVAILABLE", 1000)
-        await_empty(reader, caught_up=False)
+        catch_up(reader, caught_up=False)
         server.fail("Pull", times=0)
-        await_empty(reader)
+        catch_up(reader)
 
 
 def test_what_could_not_be_acknowledged_is_told_and_can_be_tried_again(
@@ -273,7 +270,7 @@ def test_a_subscription_that_is_deleted_while_it_is_read_is_told(topic: Subscrib
         topic.delete()
         assert take(reader, 1).keys() == set(ids)
         with pytest.raises(ValueError, match=rf"{topic.name} .*mend --input or create it"):
-            await_empty(reader, caught_up=False)
+            catch_up(reader, caught_up=False)
 
 
 def test_a_subscription_that_is_not_there_is_told_before_and_when_it_is_read(
@@ -285,7 +282,7 @@ def test_a_subscription_that_is_not_there_is_told_before_and_when_it_is_read(
     with pytest.raises(ValueError, match=message):
         topic.source().check(ordered_allowed=False)
     with opened(topic.source()) as reader, pytest.raises(ValueError, match=message):
-        await_empty(reader, caught_up=False)
+        catch_up(reader, caught_up=False)
 
 
 def test_a_denied_pull_is_told_with_the_role_that_is_needed(
@@ -297,7 +294,7 @@ def test_a_denied_pull_is_told_with_the_role_that_is_needed(
         opened(topic.source()) as reader,
         pytest.raises(ValueError, match=r"roles/pubsub\.subscriber"),
     ):
-        await_empty(reader, caught_up=False)
+        catch_up(reader, caught_up=False)
 
 
 def test_who_may_read_but_not_ask_is_let_in(topic: Subscribed, server: PubsubServer) -> None:

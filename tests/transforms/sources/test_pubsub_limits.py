@@ -9,9 +9,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
-pytest.importorskip("google.cloud.pubsub_v1")
-
 from google.cloud import pubsub_v1
 
 from beam_lateness.transforms.sources import pubsub_reader
@@ -19,11 +16,10 @@ from beam_lateness.transforms.sources.pubsub_reader import PubSubReader
 from tests.transforms.sources.pubsub_topics import (
     SIZE,
     Subscribed,
-    await_empty,
-    await_that,
     opened,
     take,
 )
+from tests.waiting import await_that, catch_up
 
 if TYPE_CHECKING:
     from services.pubsub_server import PubsubServer
@@ -61,7 +57,7 @@ def test_at_the_limit_nothing_is_pulled_until_something_is_acknowledged(
         take(reader, 2)
         await_warning(caplog, "raise max_in_flight")
         (more,) = topic.publish(b"more")
-        await_empty(reader)
+        catch_up(reader)
         assert topic.told(more)["deliveries"] == 0
         reader.acknowledge(ids[:1], 0)
         assert take(reader, 1) == {more: b"more"}
@@ -105,7 +101,7 @@ def test_after_a_crash_recovery_ends_when_the_lease_has_and_nothing_more_is_ther
     """Not before, though nothing was there all the time; and soon after."""
     began = time.monotonic()
     with opened(topic.source(lease=f"{LEASE_S}s")) as reader:
-        await_empty(reader)
+        catch_up(reader)
         assert not reader.recovered(0, clean=False)
         recovery_of(reader, clean=False)
     assert LEASE_S < time.monotonic() - began < LEASE_S + 3
@@ -114,7 +110,7 @@ def test_after_a_crash_recovery_ends_when_the_lease_has_and_nothing_more_is_ther
 def test_after_an_end_in_order_recovery_is_a_matter_of_a_moment(topic: Subscribed) -> None:
     """Whatever the lease is."""
     with opened(topic.source(lease="60s")) as reader:
-        await_empty(reader)
+        catch_up(reader)
         took, _ = recovery_of(reader, clean=True)
     assert took < LEASE_S + 1
 
