@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
+from beam_lateness.pipelines.flags import one_of, whole
 from beam_lateness.transforms.database import without_login
 from beam_lateness.transforms.sources.connector import Connector
 from beam_lateness.transforms.sources.files import Files
@@ -64,14 +65,16 @@ def read_connector(options: Any) -> Connector:
 def _pubsub(options: Any, line_format: LineFormat) -> Connector:
     parsed = [urlsplit(url) for url in options.input]
     settings = {
-        tuple(sorted(_query(each, {"lease": str, "batch": str, "max_in_flight": _whole}).items()))
-        for each in parsed
+        tuple(sorted(_query(each, ("lease", "batch", "max_in_flight")).items())) for each in parsed
     }
     if len(settings) > 1:
         msg = "--input names subscriptions with different settings; give them all the same"
         raise ValueError(msg)
     names = tuple(f"{each.netloc}{each.path}" for each in parsed)
-    return PubSub(names, line_format, **dict(settings.pop()))
+    given: dict[str, Any] = dict(settings.pop())
+    if "max_in_flight" in given:
+        given["max_in_flight"] = whole("max_in_flight", given["max_in_flight"])
+    return PubSub(names, line_format, **given)
 
 
 def _kafka(options: Any, line_format: LineFormat) -> Connector:
@@ -79,12 +82,6 @@ def _kafka(options: Any, line_format: LineFormat) -> Connector:
         msg = "--input takes one kafka:// topic; run topics apart"
         raise ValueError(msg)
     url = urlsplit(options.input[0])
-    known: dict[str, Callable[[str], Any]] = {
-        "group": str,
-        "start": _start,
-        "batch": str,
-        "discovery": str,
-    }
     topic = url.path.strip("/")
     if not url.netloc or not topic or "/" in topic or url.username or url.password:
         msg = (
@@ -92,34 +89,20 @@ def _kafka(options: Any, line_format: LineFormat) -> Connector:
             f"got {without_login(options.input[0])!r}"
         )
         raise ValueError(msg)
-    return Kafka(
-        url.netloc, topic, line_format, options=read_kafka_options(options), **_query(url, known)
-    )
+    given: dict[str, Any] = _query(url, ("group", "start", "batch", "discovery"))
+    if given.get("start", "").isdecimal():
+        given["start"] = int(given["start"])
+    return Kafka(url.netloc, topic, line_format, options=read_kafka_options(options), **given)
 
 
-def _start(text: str) -> str | int:
-    return int(text) if text.isdecimal() else text
-
-
-def _whole(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        msg = f"must be a whole number of at least 1, got {text!r}"
-        raise ValueError(msg)
-    return int(text)
-
-
-def _query(url: SplitResult, known: Mapping[str, Callable[[str], Any]]) -> dict[str, Any]:
+def _query(url: SplitResult, known: Sequence[str]) -> dict[str, str]:
     found = {}
     for name, text in parse_qsl(url.query, keep_blank_values=True):
         if name not in known or not text:
             what = "needs a value" if name in known else f"is none of {', '.join(known)}"
             msg = f"setting {name!r} {what}"
             raise ValueError(msg)
-        try:
-            found[name] = known[name](text)
-        except ValueError as error:
-            msg = f"{name} {error}"
-            raise ValueError(msg) from error
+        found[name] = text
     return found
 
 
@@ -158,19 +141,6 @@ def _names_kafka(options: Any) -> bool:
 def _scheme(name: str) -> str:
     scheme, sign, _ = name.partition("://")
     return scheme if sign and scheme in _SCHEMES else ""
-
-
-def one_of(options: Any, name: str, values: Sequence[str]) -> str:
-    """Gives the value of a flag that has few.
-
-    Raises:
-        ValueError: If it is none of them.
-    """
-    value = getattr(options, name)
-    if value not in values:
-        msg = f"--{name} must be one of {', '.join(values)}, got {value!r}"
-        raise ValueError(msg)
-    return str(value)
 
 
 def _line_format(options: Any) -> LineFormat:

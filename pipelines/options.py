@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,11 +10,11 @@ from typing import Literal, NamedTuple
 
 from apache_beam.options.pipeline_options import PipelineOptions
 
+from beam_lateness.pipelines.flags import one_of, refuse_unknown, whole
 from beam_lateness.pipelines.inputs import (
     FORMATS,
     has_messages,
     is_live,
-    one_of,
     read_connector,
     read_kafka_options,
 )
@@ -135,7 +134,9 @@ class StreamConfig:
         return self.connector.follows or self.settings.replay_speed is not None
 
     def input_bytes(self) -> int | None:
-        """Gives the size of the input in bytes; None where part of it is compressed."""
+        """Gives the size of the input in bytes; None if it has no end, or part is compressed."""
+        if self.connector.follows:
+            return None
         ends = [position.end for position in self.connector.initial_positions().values()]
         return None if None in ends else sum(end for end in ends if end is not None)
 
@@ -164,7 +165,7 @@ def read_config(options: StreamOptions) -> StreamConfig:
         settings=source.settings,
         windows=Windows(options.window, options.allowed_lateness, options.window_offset),
         aggregate=aggregate,
-        num_shards=_whole(options, "num_shards"),
+        num_shards=whole("--num_shards", options.num_shards),
         emit_too_late=emit,
         output=options.output,
         dead_letters=options.dead_letters,
@@ -229,12 +230,7 @@ def check_flags(
         _, unknown = parser.parse_known_args(list(argv))
     except argparse.ArgumentError as error:
         raise ValueError(str(error)) from error
-    if unknown:
-        flag = unknown[0].split("=")[0]
-        near = difflib.get_close_matches(flag, parser._option_string_actions, n=1)
-        hint = f"; did you mean {near[0]}?" if near else "; see --help"
-        msg = f"unknown flag {unknown[0]!r}{hint}"
-        raise ValueError(msg)
+    refuse_unknown(parser, unknown)
 
 
 def _require(options: StreamOptions, *names: str) -> None:
@@ -248,14 +244,6 @@ def _require(options: StreamOptions, *names: str) -> None:
         if not getattr(options, name):
             msg = f"--{name} is required" + (f": {why[name]}" if name in why else "")
             raise ValueError(msg)
-
-
-def _whole(options: StreamOptions, name: str) -> int:
-    text = getattr(options, name)
-    if not str(text).isdecimal() or int(text) < 1:
-        msg = f"--{name} must be a whole number of at least 1, got {text!r}"
-        raise ValueError(msg)
-    return int(text)
 
 
 def _settings(options: StreamOptions) -> ReadSettings:
@@ -274,7 +262,7 @@ def _settings(options: StreamOptions) -> ReadSettings:
     skew: int | Literal["live"] = "live"
     if options.max_future_skew is not None:
         skew = duration_ms(options.max_future_skew, name="--max_future_skew")
-    return ReadSettings(_whole(options, "block_bytes"), skew, speed)
+    return ReadSettings(whole("--block_bytes", options.block_bytes), skew, speed)
 
 
 def writable_report(options: StreamOptions) -> str | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import codecs
-import difflib
 import gzip
 import itertools
 import json
@@ -32,6 +31,7 @@ from beam_lateness.pipelines.feed import (
     feed,
     parse_faults,
 )
+from beam_lateness.pipelines.flags import refuse_unknown, whole
 from beam_lateness.pipelines.inputs import read_kafka_options
 from beam_lateness.pipelines.progress import Progress
 from beam_lateness.pipelines.publisher import EVENT_TIME_ATTRIBUTE, Publisher
@@ -104,12 +104,7 @@ class PublishOptions(argparse.ArgumentParser):
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
         """Reads the flags."""
         options, unknown = self.parse_known_args(list(argv))
-        if unknown:
-            flag = unknown[0].split("=")[0]
-            near = difflib.get_close_matches(flag, self._option_string_actions, n=1)
-            hint = f"; did you mean {near[0]}?" if near else "; see --help"
-            msg = f"unknown flag {unknown[0]!r}{hint}"
-            raise ValueError(msg)
+        refuse_unknown(self, unknown)
         return options
 
 
@@ -168,8 +163,8 @@ def read_config(argv: Sequence[str]) -> PublishConfig:
         fields=FeedFields(
             bind_time(_head(options.input), time_field), options.key_field, options.id_field
         ),
-        limit=None if options.limit is None else _whole("limit", options.limit, 1),
-        seed=_whole("seed", options.seed, 0),
+        limit=None if options.limit is None else whole("--limit", options.limit),
+        seed=whole("--seed", options.seed, least=0),
         now=options.now,
     )
     check_topic(config.url, config.kafka_options, "--to")
@@ -187,13 +182,6 @@ def _speed(text: str) -> float | None:
         msg = f"--speed must be a number above 0 or max, got {text!r}"
         raise ValueError(msg)
     return speed
-
-
-def _whole(name: str, text: str, least: int) -> int:
-    if not text.isdecimal() or int(text) < least:
-        msg = f"--{name} must be a whole number of at least {least}, got {text!r}"
-        raise ValueError(msg)
-    return int(text)
 
 
 def _lines(path: str, limit: int | None) -> Iterator[bytes]:

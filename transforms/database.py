@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from typing import Any, Final
 
-from sqlalchemy import Engine, create_engine, event
+from sqlalchemy import Engine, Table, create_engine, event, inspect
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError
+from sqlalchemy.exc import ArgumentError, DatabaseError
 
 _BUSY_TIMEOUT_S: Final = 60
 
@@ -39,6 +39,40 @@ def open_database(url: str, name: str) -> Engine:
         raise ValueError(msg)
     engine = create_engine(parsed, connect_args={"timeout": _BUSY_TIMEOUT_S})
     event.listen(engine, "connect", _settle)
+    return engine
+
+
+def open_table(url: str, name: str, table: Table) -> Engine:
+    """Opens a SQLite file for a table of it, which is made if need be.
+
+    Args:
+        url: `sqlite:///FILE`.
+        name: What to call it in an error, such as `output (--output)`.
+        table: The table.
+
+    Raises:
+        ValueError: If the file cannot be used, or its table of that name has another shape.
+    """
+    engine = open_database(url, name)
+    try:
+        table.create(engine, checkfirst=True)
+        inspector = inspect(engine)
+        found = [column["name"] for column in inspector.get_columns(table.name)]
+        key = inspector.get_pk_constraint(table.name)["constrained_columns"]
+    except DatabaseError as error:
+        engine.dispose()
+        msg = f"{name} {url!r} cannot be used: {error.orig}"
+        raise ValueError(msg) from error
+    wanted = [column.name for column in table.columns]
+    wanted_key = [column.name for column in table.primary_key]
+    if set(found) != set(wanted) or key != wanted_key:
+        engine.dispose()
+        msg = (
+            f"{name} {url!r} has a table {table.name!r} of another shape: columns "
+            f"{', '.join(found)}, primary key {', '.join(key) or 'none'}, where "
+            f"{', '.join(wanted)} and {', '.join(wanted_key)} are needed; name another file"
+        )
+        raise ValueError(msg)
     return engine
 
 

@@ -15,13 +15,11 @@ from sqlalchemy import (
     MetaData,
     Table,
     Text,
-    inspect,
     select,
 )
 from sqlalchemy.dialects.sqlite import insert
-from sqlalchemy.exc import DatabaseError
 
-from beam_lateness.transforms.database import open_database
+from beam_lateness.transforms.database import open_table
 
 TABLE_NAME: Final = "checkpoints"
 
@@ -93,21 +91,7 @@ class Checkpoints:
     """
 
     def __init__(self, url: str) -> None:
-        self._engine = open_database(url, "checkpoint (--checkpoint)")
-        try:
-            _TABLE.create(self._engine, checkfirst=True)
-            found = {column["name"] for column in inspect(self._engine).get_columns(TABLE_NAME)}
-            if found != {column.name for column in _TABLE.columns}:
-                self.close()
-                msg = (
-                    f"checkpoint (--checkpoint) {url!r} has a table {TABLE_NAME!r} of another "
-                    f"shape, with columns {', '.join(sorted(found))}; name another file"
-                )
-                raise ValueError(msg)
-        except DatabaseError as error:
-            self.close()
-            msg = f"checkpoint (--checkpoint) {url!r} cannot be used: {error.orig}"
-            raise ValueError(msg) from error
+        self._engine = open_table(url, "checkpoint (--checkpoint)", _TABLE)
 
     def load(self, source: str) -> Checkpoint | None:
         """Gives a source's checkpoint; None if it has none."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Mapping
 from typing import Any, Final
 
+from beam_lateness.transforms.kafka_metadata import ask_topic
 from beam_lateness.transforms.sinks.topic_messages import (
     CHECK_WITHIN_S,
     Message,
@@ -136,13 +136,16 @@ def check_kafka(url: str, topic: KafkaTopic, options: Mapping[str, str]) -> None
         **_settings(topic, options),
         "error_cb": heard.append,
     }
+
+    def denied() -> bool:
+        return any(each.code() in _denials(kafka.KafkaError) for each in heard)
+
     try:
-        # A consumer's question; a producer's would make the broker create the topic.
         consumer = kafka.Consumer(settings, logger=_QUIET)
     except kafka.KafkaException as error:
         raise _bad_options(error) from error
     try:
-        found = _metadata(kafka, consumer, topic.topic, heard)
+        found = ask_topic(kafka, consumer, topic.topic, CHECK_WITHIN_S, denied)
     except kafka.KafkaException as error:
         causes = [each for each in heard if each.code() != kafka.KafkaError._ALL_BROKERS_DOWN]
         last = causes[-1] if causes else error.args[0]
@@ -157,22 +160,6 @@ def check_kafka(url: str, topic: KafkaTopic, options: Mapping[str, str]) -> None
         said = "no such topic" if found is None else found.error.str()
         msg = f"{url}: the topic does not exist or is not ours to see; create it ({said})"
         raise ValueError(msg)
-
-
-def _metadata(kafka: Any, consumer: Any, topic: str, heard: list[Any]) -> Any:
-    """Asks for a topic's metadata, until a broker answers or will not let us in."""
-    end = time.monotonic() + CHECK_WITHIN_S
-    step = min(_STEP_S, CHECK_WITHIN_S)
-    while True:
-        try:
-            return consumer.list_topics(topic, timeout=step).topics.get(topic)
-        except kafka.KafkaException:
-            consumer.poll(0)  # serves the callback
-            denied = any(each.code() in _denials(kafka.KafkaError) for each in heard)
-            left = end - time.monotonic()
-            if denied or left <= 0:
-                raise
-            step = min(2 * step, left)  # longer each time: a broker may be slow
 
 
 def _denials(codes: Any) -> tuple[int, ...]:

@@ -19,15 +19,13 @@ from sqlalchemy import (
     Text,
     and_,
     delete,
-    inspect,
     or_,
     select,
 )
 from sqlalchemy.dialects.sqlite import insert
-from sqlalchemy.exc import DatabaseError
 from sqlalchemy.types import UserDefinedType
 
-from beam_lateness.transforms.database import open_database
+from beam_lateness.transforms.database import open_table
 from beam_lateness.transforms.results import Pane
 
 TABLE_NAME: Final = "windows"
@@ -95,31 +93,7 @@ class WindowTable:
     """
 
     def __init__(self, url: str) -> None:
-        self._engine = open_database(url, "output (--output)")
-        try:
-            _TABLE.create(self._engine, checkfirst=True)
-            self._check_shape(url)
-        except ValueError:
-            self.close()
-            raise
-        except DatabaseError as error:
-            self.close()
-            msg = f"output (--output) {url!r} cannot be used: {error.orig}"
-            raise ValueError(msg) from error
-
-    def _check_shape(self, url: str) -> None:
-        inspector = inspect(self._engine)
-        found = [column["name"] for column in inspector.get_columns(TABLE_NAME)]
-        key = inspector.get_pk_constraint(TABLE_NAME)["constrained_columns"]
-        wanted_key = [column.name for column in _TABLE.primary_key]
-        if set(found) != set(_NAMES) or key != wanted_key:
-            msg = (
-                f"output (--output) {url!r} has a table {TABLE_NAME!r} of another shape: columns "
-                f"{', '.join(found)}, primary key {', '.join(key) or 'none'}, where "
-                f"{', '.join(_NAMES)} and {', '.join(wanted_key)} are needed; "
-                "name another file"
-            )
-            raise ValueError(msg)
+        self._engine = open_table(url, "output (--output)", _TABLE)
 
     def write(self, panes: Iterable[Pane], run: str) -> None:
         """Upserts panes of one run, in one transaction."""

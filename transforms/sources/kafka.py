@@ -99,11 +99,8 @@ class Kafka:
         Raises:
             ValueError: If the brokers cannot be reached, refuse, or have no such topic.
         """
-        offsets = self._clients[0].partitions() if self._clients else _lookup().start_offsets(self)
-        return {
-            f"{self.topic}-{partition}": SplitPosition(offsets[partition])
-            for partition in sorted(offsets)
-        }
+        known = self._clients[0].partitions() if self._clients else _lookup().start_offsets(self)
+        return self._positions(known)
 
     def later_positions(self) -> dict[str, SplitPosition]:
         """Finds the partitions, each at its beginning.
@@ -111,8 +108,13 @@ class Kafka:
         Raises:
             ValueError: If the brokers cannot be reached, refuse, or have no such topic.
         """
-        found = self.initial_positions()
-        return {name: SplitPosition(_lookup().OFFSET_BEGINNING) for name in found}
+        return self._positions(_lookup().beginnings(self))
+
+    def _positions(self, offsets: Mapping[int, int]) -> dict[str, SplitPosition]:
+        return {
+            f"{self.topic}-{partition}": SplitPosition(offsets[partition])
+            for partition in sorted(offsets)
+        }
 
     def open(self, split: str, position: SplitPosition) -> Any:
         """Opens a partition (a `KafkaReader`); the partitions of a process share a client."""

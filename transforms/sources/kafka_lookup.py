@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Protocol
 
+import confluent_kafka
 from confluent_kafka import (
     OFFSET_BEGINNING,
     Consumer,
@@ -14,6 +15,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 
+from beam_lateness.transforms.kafka_metadata import ask_topic
 from beam_lateness.transforms.times import Duration
 
 _OURS: Final = {
@@ -26,7 +28,6 @@ _OURS: Final = {
     "isolation.level",
 }
 REQUEST_S: Final = 15.0
-_STEP_S: Final = 1.0  # of it: then why there is no answer is looked at
 _HEAD_MESSAGES: Final = 200
 _HEAD_S: Final = 10.0
 _REFUSED: Final = (
@@ -74,6 +75,10 @@ class Errors:
         self.doubt = True
         if error.code() in _REFUSED:
             self.refused = error
+
+    def is_refused(self) -> bool:
+        """Whether a broker has refused the client."""
+        return self.refused is not None
 
 
 def consumer_of(
@@ -126,15 +131,12 @@ def partitions_of(consumer: Consumer, source: Settings, errors: Errors) -> list[
     Raises:
         ValueError: If the brokers cannot be reached, refuse, or have no such topic.
     """
-    ends = time.monotonic() + REQUEST_S
-    while True:
-        try:
-            return look_up(consumer, source, _STEP_S)
-        except KafkaException as error:
-            consumer.poll(0)  # lets the callback tell why
-            if errors.refused is not None or time.monotonic() >= ends:
-                why = errors.refused or errors.last or error.args[0]
-                raise ValueError(explain(source, why)) from error
+    try:
+        topic = ask_topic(confluent_kafka, consumer, source.topic, REQUEST_S, errors.is_refused)
+    except KafkaException as error:
+        why = errors.refused or errors.last or error.args[0]
+        raise ValueError(explain(source, why)) from error
+    return _partitions(source, topic)
 
 
 def look_up(consumer: Consumer, source: Settings, timeout_s: float) -> list[int]:
@@ -144,7 +146,10 @@ def look_up(consumer: Consumer, source: Settings, timeout_s: float) -> list[int]
         KafkaException: If no broker answers.
         ValueError: If there is no such topic, or it may not be read.
     """
-    topic = consumer.list_topics(source.topic, timeout=timeout_s).topics[source.topic]
+    return _partitions(source, consumer.list_topics(source.topic, timeout_s).topics[source.topic])
+
+
+def _partitions(source: Settings, topic: Any) -> list[int]:
     if topic.error is not None:
         raise ValueError(explain(source, topic.error))
     return sorted(topic.partitions)
@@ -200,6 +205,20 @@ def start_offsets(source: Settings) -> dict[int, int]:
         return {partition: bound[which] for partition, bound in bounds.items()}
     except KafkaException as error:
         raise ValueError(explain(source, errors.refused or error.args[0])) from error
+    finally:
+        consumer.close()
+
+
+def beginnings(source: Settings) -> dict[int, int]:
+    """Gives the partitions of a topic, each at its beginning.
+
+    Raises:
+        ValueError: If they cannot be had.
+    """
+    errors = Errors()
+    consumer = consumer_of(source, errors)
+    try:
+        return dict.fromkeys(partitions_of(consumer, source, errors), OFFSET_BEGINNING)
     finally:
         consumer.close()
 

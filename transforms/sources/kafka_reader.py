@@ -26,6 +26,7 @@ from beam_lateness.transforms.sources.kafka_lookup import (
     look_up,
 )
 from beam_lateness.transforms.sources.messages import Messages
+from beam_lateness.transforms.sources.notices import Notices
 from beam_lateness.transforms.sources.records import INT64_MIN
 from beam_lateness.transforms.times import duration_ms
 
@@ -38,7 +39,6 @@ _COMMIT_EVERY_S: Final = 1.0
 _LOOK_AGAIN_S: Final = 1.0  # whether the brokers are back
 _ANSWER_S: Final = 1.0  # for which a question may hold up the reading
 _END_S: Final = 5.0  # for which a job that ends waits for the brokers
-_SHOW_EVERY_S: Final = 30.0
 
 
 class Client:
@@ -51,6 +51,7 @@ class Client:
     def __init__(self, source: Settings) -> None:
         self.source = source
         self._errors = Errors()
+        self._notices = Notices(_LOG, f"topic {source.topic} at {source.bootstrap}")
         self._consumer = consumer_of(source, self._errors, self._committed)
         self._buffers: dict[int, deque[Any]] = {}
         self._at_end: dict[int, bool] = {}
@@ -61,7 +62,7 @@ class Client:
         self._next: dict[int, int] = {}
         self._bytes: dict[int, int] = {}
         self._last: dict[int, int] = {}  # offsets to commit at the end
-        self._looked = self._asked = self._pumped = self._shown = 0.0
+        self._looked = self._asked = self._pumped = 0.0
 
     def add(self, partition: int, offset: int) -> None:
         """Begins to read a partition."""
@@ -104,7 +105,7 @@ class Client:
         try:
             found = look_up(self._consumer, self.source, _ANSWER_S)
         except KafkaException as error:
-            self._show(f"new partitions cannot be looked for: {error.args[0].str()}")
+            self._notices.show(f"new partitions cannot be looked for: {error.args[0].str()}")
             found = []
         new = set(found) - self._known.keys()
         if self._known and new:
@@ -154,7 +155,7 @@ class Client:
             KafkaError.TOPIC_AUTHORIZATION_FAILED,
         ):
             raise ValueError(explain(self.source, error))
-        self._show(f"cannot be read for now: {error.str()}")
+        self._notices.show(f"cannot be read for now: {error.str()}")
 
     def _look_again(self) -> None:
         """Asks whether the brokers are back: what they have not answered is no silence.
@@ -176,17 +177,11 @@ class Client:
             }
         except KafkaException:
             why = "" if self._errors.last is None else f": {self._errors.last.str()}"
-            self._show(f"the brokers do not answer{why}")
+            self._notices.show(f"the brokers do not answer{why}")
             return
         self._errors.doubt = False
         for partition, end in ends.items():
             self._at_end[partition] = self._next[partition] >= end
-
-    def _show(self, text: str) -> None:
-        now = time.monotonic()
-        if now - self._shown >= _SHOW_EVERY_S or not self._shown:
-            self._shown = now
-            _LOG.warning("topic %s at %s: %s", self.source.topic, self.source.bootstrap, text)
 
     def take(self, partition: int, size: int) -> list[Any]:
         """Gives messages of a partition, of about `size` bytes.
@@ -218,7 +213,7 @@ class Client:
 
     def _committed(self, error: KafkaError | None, _: list[TopicPartition]) -> None:
         if error is not None:
-            self._show(f"offsets cannot be committed for now: {error.str()}")
+            self._notices.show(f"offsets cannot be committed for now: {error.str()}")
 
     def _commit(self, offsets: Mapping[int, int], *, wait: bool) -> None:
         wanted = [
@@ -231,7 +226,7 @@ class Client:
             else:
                 self._consumer.commit(offsets=wanted)
         except KafkaException as error:
-            self._show(f"offsets cannot be committed for now: {error.args[0].str()}")
+            self._notices.show(f"offsets cannot be committed for now: {error.args[0].str()}")
 
 
 class KafkaReader:

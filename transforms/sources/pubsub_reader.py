@@ -22,6 +22,7 @@ from google.pubsub_v1.types import (
 from beam_lateness.transforms.sources.connector import Block, SplitPosition
 from beam_lateness.transforms.sources.leases import Leases
 from beam_lateness.transforms.sources.messages import Messages
+from beam_lateness.transforms.sources.notices import Notices
 from beam_lateness.transforms.times import Duration, duration_ms
 
 _LOG = logging.getLogger(__name__)
@@ -40,7 +41,6 @@ _TRANSIENT: Final = (
     exceptions.Unknown,
 )
 _ANSWER_S: Final = 5.0
-_SHOW_EVERY_S: Final = 30.0
 _CLOSE_S: Final = 5.0  # for which closing waits for the end of the open pull
 _GIVEN_BACK_S: Final = 1.0  # until the service delivers again what was given back to it
 _RECOVERY_S: Final = 10.0  # after that: for how long to wait for it to have nothing more
@@ -109,7 +109,7 @@ class PubSubReader:
         self._answers = False  # whether the service answered last
         self._opened = time.monotonic()
         self._empty_at = self._opened  # when it was found empty last
-        self._shown = 0.0
+        self._notices = Notices(_LOG, split)
         self.gave_back = False
         self._threads = [
             threading.Thread(target=target, name=f"pubsub {split}", daemon=True)
@@ -194,10 +194,7 @@ class PubSubReader:
     def _show(self, text: str) -> None:
         if self._stopped:  # a call that is cut off tells nothing
             return
-        now = time.monotonic()
-        if now - self._shown >= _SHOW_EVERY_S or not self._shown:
-            self._shown = now
-            _LOG.warning("%s: %s", self.split, text)
+        self._notices.show(text)
 
     def _extend(self) -> None:
         while not self._stopped:

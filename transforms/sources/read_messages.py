@@ -21,7 +21,7 @@ from beam_lateness.transforms.sources.sessions import (
     StoreSession,
     session_of,
 )
-from beam_lateness.transforms.watermarks.estimator import GroupState, exclusive
+from beam_lateness.transforms.watermarks.estimator import GroupState, inclusive
 
 
 class ReadMessages(ReadGroup):
@@ -99,14 +99,14 @@ class ReadStored(ReadMessages):
         return self._commits.open(self._connector().source_id)
 
     def initial_restriction(self, element: bytes) -> Restriction:
-        connector = self._connector()
-        positions = dict(connector.initial_positions())
-        in_flight = self._in_flight()
-        if in_flight.restored is not None:
+        connector, in_flight = self._connector(), self._in_flight()
+        if in_flight.restored is None:
+            positions = connector.initial_positions()
+        else:
+            positions = connector.later_positions()
             before = in_flight.restored.splits
-            for name, later in connector.later_positions().items():
-                resume = before[name].resume if name in before else later.offset
-                positions[name] = later._replace(offset=resume)
+            for name in positions.keys() & before.keys():
+                positions[name] = positions[name]._replace(offset=before[name].resume)
         in_flight.begin({name: position.offset for name, position in positions.items()})
         return Restriction(positions)
 
@@ -114,7 +114,7 @@ class ReadStored(ReadMessages):
         in_flight = self._in_flight()
         if in_flight.restored is None:
             return GroupState()
-        return GroupState(in_flight.watermark_ms - exclusive(0))
+        return GroupState(inclusive(in_flight.watermark_ms))
 
     @beam.DoFn.unbounded_per_element()  # type: ignore[untyped-decorator]
     def process(

@@ -16,14 +16,13 @@ from typing import cast
 
 from beam_lateness.transforms import metrics
 from beam_lateness.transforms.batch import POSITION
-from beam_lateness.transforms.beam_time import to_ms
 from beam_lateness.transforms.commits.in_flight import InFlight, Read
 from beam_lateness.transforms.commits.store import forget
 from beam_lateness.transforms.commits.tally import Position
 from beam_lateness.transforms.sources.connector import AcknowledgingReader, Positions
 from beam_lateness.transforms.sources.group import GroupReader
 from beam_lateness.transforms.sources.split import Poll
-from beam_lateness.transforms.watermarks.estimator import GroupWatermarkEstimator
+from beam_lateness.transforms.watermarks.estimator import exclusive
 
 _LOG = logging.getLogger(__name__)
 _IN_FLIGHT = metrics.Gauge(metrics.IN_FLIGHT)
@@ -141,13 +140,12 @@ class StoreSession(Session):
             self._refuse_closed()
             self._commit()
             poll = self.reader.poll()
-            estimator = GroupWatermarkEstimator(poll.state)
             read = Read(
                 poll.batches,
                 poll.invalid,
                 poll.markers,
                 {name: position.offset for name, position in poll.positions.items()},
-                to_ms(estimator.current_watermark()),
+                exclusive(poll.state.watermark_ms),
             )
             poll.batches, poll.invalid = self._in_flight.admit(read)
             _IN_FLIGHT.set(self._in_flight.count())

@@ -24,6 +24,11 @@ def exclusive(watermark_ms: _Ms) -> _Ms:
     return watermark_ms + 1
 
 
+def inclusive(watermark_ms: int) -> int:
+    """Turns an exclusive watermark into the inclusive one."""
+    return watermark_ms - 1
+
+
 class SplitState(NamedTuple):
     """What a checkpoint holds of one split's watermark.
 

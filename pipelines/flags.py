@@ -1,0 +1,52 @@
+"""Checks of flags that several commands have in common."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+from collections.abc import Sequence
+from typing import Any
+
+
+def one_of(options: Any, name: str, values: Sequence[str]) -> str:
+    """Gives the value of a flag that has few.
+
+    Raises:
+        ValueError: If it is none of them.
+    """
+    value = getattr(options, name)
+    if value not in values:
+        msg = f"--{name} must be one of {', '.join(values)}, got {value!r}"
+        raise ValueError(msg)
+    return str(value)
+
+
+def whole(name: str, text: str, least: int = 1) -> int:
+    """Reads a whole number.
+
+    Args:
+        name: The flag or setting, for the error message.
+        text: Its value.
+        least: The least that it may be.
+
+    Raises:
+        ValueError: If it is none.
+    """
+    if not text.isdecimal() or int(text) < least:
+        msg = f"{name} must be a whole number of at least {least}, got {text!r}"
+        raise ValueError(msg)
+    return int(text)
+
+
+def refuse_unknown(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> None:
+    """Refuses flags that a parser did not know.
+
+    Raises:
+        ValueError: If there is one; it names the nearest known flag.
+    """
+    if unknown:
+        flag = unknown[0].split("=")[0]
+        near = difflib.get_close_matches(flag, parser._option_string_actions, n=1)
+        hint = f"; did you mean {near[0]}?" if near else "; see --help"
+        msg = f"unknown flag {unknown[0]!r}{hint}"
+        raise ValueError(msg)
