@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-prism test-live lint prism bench pictures services clean
+.PHONY: demo test test-prism test-live test-flink lint prism flink flink-stop bench pictures services clean
 
 $(VENV)/.base: setup.py constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -20,7 +20,7 @@ demo: $(VENV)/.base
 
 # The fast tests: they need nothing but pip.
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -m "not prism and not slow and not live" -n 2 $(ARGS)
+	$(BIN)/python -m pytest -m "not prism and not slow and not live and not flink" -n 2 $(ARGS)
 
 # The tests on the Prism engine, which is built with Go once.
 test-prism: $(VENV)/.dev prism
@@ -29,6 +29,17 @@ test-prism: $(VENV)/.dev prism
 # The tests with Pub/Sub and Kafka, whose servers they start themselves (Go, Java and Maven).
 test-live: $(VENV)/.dev prism
 	$(BIN)/python -m pytest -m live -n 2 --dist worksteal $(ARGS)
+
+# The tests on a Flink cluster of two task managers, which they start (Java, Maven, Go).
+test-flink: $(VENV)/.dev
+	$(BIN)/python -m pytest -m flink $(ARGS)
+
+# A Flink cluster on this machine, with a job server and Python workers; `make flink-stop` ends it.
+flink: $(VENV)/.base
+	$(BIN)/beam-lateness cluster up $(ARGS)
+
+flink-stop: $(VENV)/.base
+	$(BIN)/beam-lateness cluster down $(ARGS)
 
 prism: $(VENV)/.dev
 	$(BIN)/python -m beam_lateness.pipelines.runners

@@ -11,8 +11,18 @@ logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", le
 
 # After the line above: importing Beam without its gcp extra warns of it, on the root logger.
 from beam_lateness.pipelines import explain, publish, streaming  # noqa: E402
+from beam_lateness.pipelines.flink import commands  # noqa: E402
 
-_COMMANDS = {"stream": streaming.main, "explain": explain.main, "publish": publish.main}
+_COMMANDS = {
+    "stream": streaming.main,
+    "explain": explain.main,
+    "publish": publish.main,
+    "cluster": commands.cluster,
+    "submit": commands.submit,
+    "status": commands.status,
+    "stop": commands.stop,
+    "resume": commands.resume,
+}
 
 _USAGE = """usage: beam-lateness COMMAND [FLAGS]
 
@@ -20,6 +30,13 @@ commands:
   stream    aggregate a stream in windows that correct themselves (--help lists its flags)
   explain   say what holds the watermark of an input back: why there is no output
   publish   publish a file to a topic as a live stream, with faults on demand
+
+on Flink:
+  cluster   start, end or look at a Flink cluster on this machine: up, down, status
+  submit    submit the streaming job and leave it (stream --detach)
+  status    show how the jobs of a cluster go
+  stop      stop a job with a savepoint, or cancel it
+  resume    go on from a savepoint or a checkpoint
 """
 
 

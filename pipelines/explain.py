@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from beam_lateness.pipelines.flink.options import FlinkOptions
 from beam_lateness.pipelines.options import (
     StreamOptions,
     check_flags,
@@ -52,7 +53,7 @@ def run_explain(argv: Sequence[str], console: Console) -> int:
     Raises:
         ValueError: If a flag or the input is wrong.
     """
-    check_flags(argv, (StreamOptions, ExplainOptions))
+    check_flags(argv, (StreamOptions, FlinkOptions, ExplainOptions))
     options = PipelineOptions(list(argv))
     stream = options.view_as(StreamOptions)
     source = read_source(stream)

@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from beam_lateness.pipelines.flags import one_of, refuse_unknown, whole
+from beam_lateness.pipelines.flink.options import FlinkOptions
 from beam_lateness.pipelines.inputs import (
     FORMATS,
     has_messages,
@@ -65,6 +66,12 @@ class StreamOptions(PipelineOptions):
         add("--id_field", help="field that identifies a record, for dead letters")
         add("--follow", action="store_true", help="go on reading as files grow and appear")
         add("--replay_speed", help="pace by event time: 1 as it happened, 60 a minute a second")
+        add(
+            "--poll_interval",
+            help="how long to wait after a live input had nothing new (the least that the engine "
+            "can; on Flink 1.1s, and longer keeps its checkpoints smaller)",
+        )
+        add("--num_readers", default="1", help="readers that share the splits, on Flink only")
         add(
             "--max_future_skew",
             help="records further ahead of the clock are invalid; off for "
@@ -126,6 +133,7 @@ class StreamConfig:
     dead_letters: str | None
     report: str | None
     checkpoint: str | None
+    num_readers: int
     kafka_options: Mapping[str, str] = field(repr=False)  # may hold a password
 
     @property
@@ -141,8 +149,13 @@ class StreamConfig:
         return None if None in ends else sum(end for end in ends if end is not None)
 
 
-def read_config(options: StreamOptions) -> StreamConfig:
+def read_config(options: StreamOptions, *, engine_keeps: bool = False) -> StreamConfig:
     """Checks the flags, all before anything runs.
+
+    Args:
+        options: The flags.
+        engine_keeps: Whether the engine has checkpoints of its own, so that a live input needs none
+            in the store.
 
     Raises:
         ValueError: For the first flag that is missing or wrong; it names the flag, the value, the
@@ -170,7 +183,8 @@ def read_config(options: StreamOptions) -> StreamConfig:
         output=options.output,
         dead_letters=options.dead_letters,
         report=writable_report(options),
-        checkpoint=_checkpoint(options),
+        checkpoint=_checkpoint(options, engine_keeps),
+        num_readers=whole("--num_readers", options.num_readers),
         kafka_options=read_kafka_options(options),
     )
 
@@ -185,8 +199,16 @@ def read_source(options: StreamOptions) -> SourceConfig:
     return SourceConfig(read_connector(options), read_strategy(options), _settings(options))
 
 
-def _checkpoint(options: StreamOptions) -> str | None:
-    """Gives where a live input keeps its checkpoint; None for other inputs."""
+def _checkpoint(options: StreamOptions, engine_keeps: bool) -> str | None:
+    """Gives where a live input keeps its checkpoint; None for other inputs, and other keepers."""
+    if engine_keeps:
+        if options.checkpoint is not None:
+            msg = (
+                f"--checkpoint={options.checkpoint} is for engines that keep nothing; Flink keeps "
+                "where the input stands in its own checkpoints: leave it out"
+            )
+            raise ValueError(msg)
+        return None
     if not has_messages(options):
         if options.checkpoint is not None:
             msg = (
@@ -205,7 +227,7 @@ def _checkpoint(options: StreamOptions) -> str | None:
 
 
 def check_flags(
-    argv: Sequence[str], own: Sequence[type[PipelineOptions]] = (StreamOptions,)
+    argv: Sequence[str], own: Sequence[type[PipelineOptions]] = (StreamOptions, FlinkOptions)
 ) -> None:
     """Refuses flags that neither this command nor Beam knows; Beam itself would ignore them.
 
@@ -262,7 +284,17 @@ def _settings(options: StreamOptions) -> ReadSettings:
     skew: int | Literal["live"] = "live"
     if options.max_future_skew is not None:
         skew = duration_ms(options.max_future_skew, name="--max_future_skew")
-    return ReadSettings(whole("--block_bytes", options.block_bytes), skew, speed)
+    if options.poll_interval is not None:
+        duration_ms(options.poll_interval, name="--poll_interval")
+        if not is_live(options):
+            msg = "--poll_interval is for live inputs: a finite one is read on at once"
+            raise ValueError(msg)
+    return ReadSettings(
+        whole("--block_bytes", options.block_bytes),
+        skew,
+        speed,
+        poll_interval=options.poll_interval,
+    )
 
 
 def writable_report(options: StreamOptions) -> str | None:

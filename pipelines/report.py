@@ -64,7 +64,13 @@ class Report:
             >>> Report(6, 3, 1, 2, 1, 2, None, "prism", 0, "r").balance()
             'input 6 = 3 aggregated (1 late) + 2 too late + 1 invalid'
         """
-        sign = "=" if self.balanced else "!="
+        return self._sum("=" if self.balanced else "!=")
+
+    def counts(self) -> str:
+        """Writes the same of a job that runs, some of whose records are in open windows."""
+        return self._sum(":")
+
+    def _sum(self, sign: str) -> str:
         return (
             f"input {self.input:,} {sign} {self.aggregated:,} aggregated ({self.late:,} late) + "
             f"{self.too_late:,} too late + {self.invalid:,} invalid"

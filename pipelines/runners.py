@@ -23,6 +23,11 @@ from apache_beam.runners.direct.direct_runner import BundleBasedDirectRunner
 from apache_beam.runners.portability.prism_runner import PrismJobServer, PrismRunner
 from apache_beam.version import __version__ as beam_version
 
+from beam_lateness.pipelines.cache import cache_folder
+from beam_lateness.pipelines.errors import EngineError
+from beam_lateness.pipelines.flink.engine import StoppableFlinkRunner, ready_flink
+from beam_lateness.pipelines.flink.options import FLINK_RUNNER, Job
+
 PRISM_VARIABLE: Final = "BEAM_LATENESS_PRISM"
 PRISM_PACKAGE: Final = "github.com/apache/beam/sdks/v2/go/cmd/prism"
 
@@ -37,16 +42,12 @@ _DEFAULT_RUNNERS: Final = (None, "DirectRunner", "SwitchingDirectRunner")
 Say = Callable[[str], None]
 
 
-class EngineError(RuntimeError):
-    """No engine can be had for this job; the message says what to do."""
-
-
 @dataclass(frozen=True)
 class Engine:
     """The engine of a job.
 
     Args:
-        name: `embedded` or `prism`.
+        name: `embedded`, `prism` or `flink`.
         reason: Why it was chosen.
         runner: Beam's runner.
         options: The options with which it was chosen.
@@ -66,11 +67,11 @@ class Engine:
         """Ends what the engine has started outside this process; a job on it is over then."""
         if isinstance(self.runner, PrismRunner):
             self.runner.default_job_server(self.options).stop()  # the one that all jobs share
+        elif isinstance(self.runner, StoppableFlinkRunner):
+            self.runner.stop()
 
 
-def choose_engine(
-    options: PipelineOptions, *, endless: bool, input_bytes: int | None, say: Say
-) -> Engine:
+def choose_engine(options: PipelineOptions, job: Job, input_bytes: int | None, say: Say) -> Engine:
     """Chooses the engine of a job and sets the options it needs.
 
     `DirectRunner`, the default, means Prism where it is there already; else embedded, where the
@@ -79,15 +80,24 @@ def choose_engine(
 
     Args:
         options: The job's options; those for the engine are added.
-        endless: Whether the input must be read as time goes by (followed, or paced).
+        job: What the job needs of it.
         input_bytes: Size of the input in bytes; None if that is not known.
         say: Told what is being done.
 
     Raises:
         ValueError: If the runner asked for cannot run this job.
-        EngineError: If Prism is needed and cannot be had.
+        EngineError: If the engine is needed and cannot be had.
     """
     asked = options.view_as(StandardOptions).runner
+    endless = job.endless
+    if asked == FLINK_RUNNER:
+        return Engine("flink", f"--runner={asked}", ready_flink(options, job, say), options)
+    if job.num_readers > 1:
+        msg = (
+            f"--num_readers={job.num_readers} needs --runner=FlinkRunner: the other engines do not "
+            "keep the minimum of several readers' watermarks, and would lose records"
+        )
+        raise ValueError(msg)
     small = not endless and input_bytes is not None and input_bytes <= EMBEDDED_MAX_BYTES
     if asked == _EMBEDDED_RUNNER:
         if endless:
@@ -101,7 +111,8 @@ def choose_engine(
         return _prism(options, find_prism(options) or obtain_prism(say), "--runner=PrismRunner")
     if asked not in _DEFAULT_RUNNERS:
         msg = (
-            f"--runner must be DirectRunner, PrismRunner or {_EMBEDDED_RUNNER}, got {asked!r}: "
+            f"--runner must be DirectRunner, PrismRunner, {FLINK_RUNNER} or {_EMBEDDED_RUNNER}, "
+            f"got {asked!r}: "
             "for other runners this job does not know which options keep them from losing data"
         )
         raise ValueError(msg)
@@ -164,8 +175,7 @@ def _is_program(path: str) -> bool:
 
 def cached_prism() -> Path:
     """Gives where this package keeps the Prism of the installed Beam."""
-    root = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(root) / "beam-lateness" / f"prism-{beam_version}" / "prism"
+    return cache_folder() / f"prism-{beam_version}" / "prism"
 
 
 def _beams_own() -> Path:

@@ -5,26 +5,33 @@ python -m beam_lateness.pipelines.streaming --help
 
 from __future__ import annotations
 
-import io
 import logging
 import re
-import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from types import FrameType
-from typing import Any, Final, TextIO
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.runner import PipelineResult, PipelineState
 from rich.console import Console
 
+from beam_lateness.pipelines.ended import Ended
+from beam_lateness.pipelines.errors import EngineError
+from beam_lateness.pipelines.flink.options import (
+    FlinkOptions,
+    Job,
+    asks_flink,
+    in_job_server,
+    make_absolute,
+)
+from beam_lateness.pipelines.flink.run import run_attached, run_detached
+from beam_lateness.pipelines.interrupts import interrupts
 from beam_lateness.pipelines.options import StreamConfig, StreamOptions, check_flags, read_config
 from beam_lateness.pipelines.progress import Progress
 from beam_lateness.pipelines.report import Report, format_time
-from beam_lateness.pipelines.runners import Engine, EngineError, choose_engine
+from beam_lateness.pipelines.runners import Engine, choose_engine
 from beam_lateness.pipelines.runs import new_run
 from beam_lateness.transforms import metrics
 from beam_lateness.transforms.commits.store import CommitAfterStore
@@ -63,9 +70,11 @@ def build(pipeline: beam.Pipeline, config: StreamConfig, *, embedded: bool, run:
     """
     commits = _commits(config, run)
     read = pipeline | "ReadEvents" >> ReadEvents(
-        config.connector, config.strategy, config.settings, embedded, commits
+        config.connector, config.strategy, config.settings, embedded, commits, config.num_readers
     )
-    routed = read.events | "RouteTooLate" >> RouteTooLate(config.windows)
+    # Each reader stamps by its own splits; where there are several, the engine knows the lowest.
+    verdict = "stamp" if config.num_readers == 1 else "engine"
+    routed = read.events | "RouteTooLate" >> RouteTooLate(config.windows, verdict)
     panes = routed.accepted | "AggregateWindows" >> AggregateWindows(
         config.windows, config.aggregate, config.num_shards
     )
@@ -117,7 +126,8 @@ def run_stream(argv: Sequence[str], console: Console) -> int:
         console: Where to report.
 
     Returns:
-        0 if the job ended and balances, 1 if not, 130 if it was interrupted.
+        0 if the job ended and balances (or was submitted, and left), 1 if not, 130 if it was
+        interrupted.
 
     Raises:
         ValueError: If a flag, the input or an output is wrong: nothing has run then.
@@ -125,13 +135,19 @@ def run_stream(argv: Sequence[str], console: Console) -> int:
     """
     check_flags(argv)
     options = PipelineOptions(list(argv))
-    config = read_config(options.view_as(StreamOptions))
+    stream = options.view_as(StreamOptions)
+    on_flink = asks_flink(options)
+    if on_flink:
+        make_absolute(stream)
+    config = read_config(stream, engine_keeps=on_flink)
+    detach = options.view_as(FlinkOptions).detach
+    _check_detached(detach, on_flink, config)
     run = new_run()
     config.connector.initial_positions()
     if isinstance(config.connector, PubSub):
-        config.connector.check(ordered_allowed=False)
+        config.connector.check(ordered_allowed=on_flink)
     engine = choose_engine(
-        options, endless=config.endless, input_bytes=config.input_bytes(), say=console.print
+        options, Job(config.endless, config.num_readers, run), config.input_bytes(), console.print
     )
     console.print(f"engine: {engine.name} ({engine.reason})")
     metrics.start_tally()
@@ -139,37 +155,55 @@ def run_stream(argv: Sequence[str], console: Console) -> int:
     open_sessions()
     pipeline = beam.Pipeline(runner=engine.runner, options=options)
     build(pipeline, config, embedded=engine.embedded, run=run)
+    if detach:
+        run_detached(pipeline, engine, config.endless, console)
+        console.print(f"windows: {config.output} (run {run})", soft_wrap=True)
+        return OK
     shown = sys.stderr
     try:
-        with Progress(console):
-            result, interrupted = _run_to_end(pipeline, engine)
+        if on_flink and not in_job_server(options):
+            ended = run_attached(pipeline, engine, config.endless, console)
+        else:
+            with Progress(console):
+                ended = _run_to_end(pipeline, engine)
     finally:
         try:
             close_sessions()
         finally:
             sys.stderr = shown
-    report = Report.of(_counts(result, engine, interrupted), engine.name, run)
-    return _finish(report, config, console, interrupted)
+    return _finish(Report.of(ended.counts, engine.name, run), config, console, ended)
 
 
-def _run_to_end(pipeline: beam.Pipeline, engine: Engine) -> tuple[PipelineResult | None, bool]:
-    """Runs a pipeline; gives its result, if it came that far, and whether it was interrupted."""
+def _check_detached(detach: bool, on_flink: bool, config: StreamConfig) -> None:
+    if detach and not on_flink:
+        msg = "--detach needs an engine outside this process; give --runner=FlinkRunner"
+        raise ValueError(msg)
+    if detach and config.report is not None:
+        msg = (
+            f"--report={config.report} is written at the job's end, which --detach does not wait "
+            "for: leave it out; `beam-lateness status` tells the counts"
+        )
+        raise ValueError(msg)
+
+
+def _run_to_end(pipeline: beam.Pipeline, engine: Engine) -> Ended:
+    """Runs a pipeline whose workers are in this process."""
     result = None
     try:
-        with _interrupts():
+        with interrupts():
             result = pipeline.run()
-        with _interrupts():  # once more: Beam has set its own handler meanwhile
+        with interrupts():  # once more: Beam has set its own handler meanwhile
             result.wait_until_finish()
     except KeyboardInterrupt:
         # Neither cancelling nor stopping is sure to come back once threads are cut off.
         ending = threading.Thread(target=_end, args=[result, engine], daemon=True)
         ending.start()
         ending.join(_END_WITHIN_S)
-        return result, True
+        return Ended(_counts(result, engine, True), interrupted=True)
     if result.state != PipelineState.DONE:
         msg = f"the job ended in state {result.state}"
         raise RuntimeError(msg)
-    return result, False
+    return Ended(_counts(result, engine, False))
 
 
 def _end(result: PipelineResult | None, engine: Engine) -> None:
@@ -181,37 +215,15 @@ def _end(result: PipelineResult | None, engine: Engine) -> None:
     engine.stop()
 
 
-class _MainThreadOnly(io.TextIOBase):
-    """Takes text from the main thread only: Beam's others print what cut them off.
-
-    Args:
-        shown: Where it goes.
-    """
-
-    def __init__(self, shown: TextIO) -> None:
-        self._shown = shown
-
-    def write(self, text: str) -> int:
-        if threading.current_thread() is threading.main_thread():
-            self._shown.write(text)
-        return len(text)
-
-    def flush(self) -> None:
-        self._shown.flush()
-
-
-def _note(args: threading.ExceptHookArgs) -> None:
-    _LOG.debug("thread cut off", exc_info=args.exc_value)
-
-
 def _counts(result: PipelineResult | None, engine: Engine, interrupted: bool) -> dict[str, int]:
     if engine.embedded or interrupted or result is None:
         return metrics.tally()
     return metrics.committed(result.metrics())
 
 
-def _finish(report: Report, config: StreamConfig, console: Console, interrupted: bool) -> int:
-    console.print(f"balance: {report.balance()}", highlight=False, soft_wrap=True)
+def _finish(report: Report, config: StreamConfig, console: Console, ended: Ended) -> int:
+    judged = "balance" if ended.whole else "since the job began anew"
+    console.print(f"{judged}: {report.balance()}", highlight=False, soft_wrap=True)
     watermark = format_time(report.watermark_ms)
     console.print(f"watermark: {watermark}; panes: {report.panes:,}", highlight=False)
     where = "run" if is_topic(config.output) else "table windows, run"
@@ -222,42 +234,16 @@ def _finish(report: Report, config: StreamConfig, console: Console, interrupted:
         console.print(f"{report.invalid:,} invalid lines were only counted: no --dead_letters")
     if config.report is not None:
         report.write(config.report)
-    if interrupted:
-        again = (
+    if ended.interrupted:
+        again = ended.remark or (
             "the same command again reads from the start and corrects the table"
             if config.checkpoint is None
             else "they were given back, and the same command again goes on with them"
         )
-        console.print(
-            f"interrupted: {report.unaccounted:,} records were in windows still open; {again}",
-            soft_wrap=True,
-        )
+        open_records = f"{report.unaccounted:,} records were" if ended.whole else "records are"
+        console.print(f"interrupted: {open_records} in windows still open; {again}", soft_wrap=True)
         return INTERRUPTED
-    return OK if report.balanced else FAILED
-
-
-@contextmanager
-def _interrupts() -> Iterator[None]:
-    """Makes SIGTERM and Ctrl-C end the job, and nothing else.
-
-    It stands in for Beam's own handler of SIGINT, which stops Prism under the job's threads.
-    """
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        # Beam's threads are cut off in the middle of what they wait for, and say so at length.
-        for name in ("apache_beam", "apache_beam.utils.subprocess_server"):
-            logging.getLogger(name).setLevel(logging.CRITICAL)
-        threading.excepthook = _note
-        sys.stderr = _MainThreadOnly(sys.stderr)
-        raise KeyboardInterrupt
-
-    signals = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(number, interrupt) for number in signals]
-    try:
-        yield
-    finally:
-        for number, handler in zip(signals, before, strict=True):
-            signal.signal(number, handler)
+    return OK if report.balanced or not ended.whole else FAILED
 
 
 def main(argv: Sequence[str] | None = None) -> int:

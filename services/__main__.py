@@ -11,8 +11,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, NoReturn
 
-from services.errors import ServiceError
-from services.ports import LOOPBACK, is_free
+from beam_lateness.pipelines.errors import EngineError
+from beam_lateness.pipelines.ports import LOOPBACK, is_free
 
 PUBSUB: Final = "pubsub"
 KAFKA: Final = "kafka"
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             signal.pause()
     except KeyboardInterrupt:
         return 0
-    except ServiceError as error:
+    except EngineError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0
@@ -67,7 +67,7 @@ def _interrupt(*_: object) -> NoReturn:
 def _require_free(name: str, port: int) -> None:
     if not is_free(port):
         msg = f"port {port} of {LOOPBACK} is taken; name another one with --{name}_port"
-        raise ServiceError(msg)
+        raise EngineError(msg)
 
 
 def _start_pubsub(stack: ExitStack, port: int) -> None:
@@ -99,8 +99,8 @@ def _start_kafka(stack: ExitStack, port: int) -> None:
     print(f"  kafka://{broker.bootstrap}/{TOPIC}?group={PROJECT}", flush=True)
 
 
-def _missing(error: ImportError, package: str) -> ServiceError:
-    return ServiceError(f"{error}; install it: pip install {package}")
+def _missing(error: ImportError, package: str) -> EngineError:
+    return EngineError(f"{error}; install it: pip install {package}")
 
 
 if __name__ == "__main__":

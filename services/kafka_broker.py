@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import secrets
-import shutil
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,9 +13,10 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
-from services.cache import build_once, digest, run_tool
-from services.errors import ServiceError
-from services.ports import LOOPBACK, accepts, free_ports, require_free
+from beam_lateness.pipelines.cache import build_once, digest, run_tool
+from beam_lateness.pipelines.errors import EngineError
+from beam_lateness.pipelines.java import find_java, find_maven
+from beam_lateness.pipelines.ports import LOOPBACK, accepts, free_ports, require_free
 from services.process import POLL_S, Process
 from services.server import Server
 
@@ -81,12 +80,12 @@ class KafkaBroker(Server):
         The first time ever its jars are resolved, with Maven.
 
         Raises:
-            ServiceError: If it runs already, Java or Maven is missing, or it does not start.
+            EngineError: If it runs already, Java or Maven is missing, or it does not start.
         """
         if self._process is not None:
             msg = f"the Kafka broker on {self.bootstrap} runs already"
-            raise ServiceError(msg)
-        java = [_java(), *_JVM_FLAGS, "-cp", f"{resolve_jars()}/*"]
+            raise EngineError(msg)
+        java = [find_java("the Kafka broker"), *_JVM_FLAGS, "-cp", f"{resolve_jars()}/*"]
         self._folder.mkdir(parents=True, exist_ok=True)
         properties = self._write_properties()
         if not (self._data / "meta.properties").exists():
@@ -197,7 +196,7 @@ class KafkaBroker(Server):
         while not condition(self._leaders(_TIMEOUT_S)):
             if time.monotonic() > end:
                 msg = f"{otherwise} in {_TIMEOUT_S:g} s; see {self.log}"
-                raise ServiceError(msg)
+                raise EngineError(msg)
             time.sleep(POLL_S)
 
 
@@ -205,33 +204,17 @@ def _all_there(leaders: list[int]) -> bool:
     return all(leader >= 0 for leader in leaders)
 
 
-def _java() -> str:
-    home = os.environ.get("JAVA_HOME")
-    java = shutil.which("java", path=os.path.join(home, "bin")) if home else shutil.which("java")
-    if java is None:
-        where = "in $JAVA_HOME" if home else "on the path"
-        msg = f"the Kafka broker needs Java, and there is none {where}; install Java 11 or later"
-        raise ServiceError(msg)
-    return java
-
-
 def resolve_jars() -> Path:
     """Gives the folder of the broker's jars, resolved with Maven if it is not in the cache.
 
     Raises:
-        ServiceError: If there is no Maven, or it fails.
+        EngineError: If there is no Maven, or it fails.
     """
     return build_once(f"kafka-{digest([_SOURCE / 'pom.xml'])}", _resolve)
 
 
 def _resolve(folder: Path) -> None:
-    maven = shutil.which("mvn")
-    if maven is None:
-        msg = (
-            "the Kafka broker's jars are resolved with Maven, and there is no mvn on the path; "
-            "install Maven 3 and run this again"
-        )
-        raise ServiceError(msg)
+    maven = find_maven("the Kafka broker's jars are")
     run_tool(
         [
             maven,

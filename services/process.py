@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Final
 
-from services.errors import ServiceError
+from beam_lateness.pipelines.errors import EngineError
 
 START_S: Final = 60.0
 STOP_S: Final = 30.0
@@ -53,20 +53,20 @@ class Process:
         """Waits until it serves; one that does not is ended.
 
         Raises:
-            ServiceError: If it ends instead, or takes too long; with the end of its log.
+            EngineError: If it ends instead, or takes too long; with the end of its log.
         """
         try:
             end = time.monotonic() + START_S
             while not ready():
                 if self.ended:
                     msg = f"{self._name} ended at its start; its log ends with:\n{self._tail()}"
-                    raise ServiceError(msg)
+                    raise EngineError(msg)
                 if time.monotonic() > end:
                     msg = (
                         f"{self._name} does not answer after {START_S:g} s; "
                         f"its log ends with:\n{self._tail()}"
                     )
-                    raise ServiceError(msg)
+                    raise EngineError(msg)
                 time.sleep(POLL_S)
         except BaseException:
             self.kill()

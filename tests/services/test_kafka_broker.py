@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from services.errors import ServiceError
+from beam_lateness.pipelines.errors import EngineError
 from services.kafka_broker import KafkaBroker, resolve_jars
 
 pytestmark = pytest.mark.live
@@ -140,7 +140,7 @@ def test_a_wrong_password_is_refused(kafka_broker: KafkaBroker) -> None:
 def test_a_broker_that_does_not_start_shows_its_log(tmp_path: Path) -> None:
     """The reason is in the error."""
     broker = KafkaBroker(tmp_path, {"node.id": "7"})
-    with pytest.raises(ServiceError, match="node id 7 must be included"):
+    with pytest.raises(EngineError, match="node id 7 must be included"):
         broker.start()
 
 
@@ -148,7 +148,7 @@ def test_without_java_the_error_says_so(monkeypatch: pytest.MonkeyPatch, tmp_pat
     """And what to install."""
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ServiceError, match="install Java"):
+    with pytest.raises(EngineError, match="install Java"):
         KafkaBroker(tmp_path).start()
 
 
@@ -156,5 +156,5 @@ def test_without_maven_the_error_says_so(monkeypatch: pytest.MonkeyPatch, tmp_pa
     """And what to install."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ServiceError, match="install Maven"):
+    with pytest.raises(EngineError, match="install Maven"):
         resolve_jars()

@@ -12,7 +12,7 @@ from typing import Final
 
 import pytest
 
-from services.ports import LOOPBACK, accepts, free_ports
+from beam_lateness.pipelines.ports import LOOPBACK, accepts, free_ports
 
 pytestmark = pytest.mark.live
 

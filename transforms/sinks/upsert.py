@@ -81,8 +81,10 @@ class WindowTable:
     """The table `windows`, with (key, window_start_ms) as its primary key.
 
     Its columns: key, window_start_ms, window_end_ms, value, count, pane_index, timing, run.
-    A row is replaced only by a newer run, or by a later pane of the same run: what comes twice, or
-    out of order, changes nothing.
+    A row is replaced only by a newer run, or by a later pane of the same run: one that stands on
+    more records, or on as many and has a larger index. So what comes twice, or out of order,
+    changes nothing. (The index alone would not do: an engine that goes back to a checkpoint may
+    gather the same late records in fewer panes, and number those that follow lower than before.)
 
     Args:
         url: `sqlite:///FILE`.
@@ -101,7 +103,8 @@ class WindowTable:
         for pane in panes:
             key = pane.key if isinstance(pane.key, str) else json.dumps(pane.key, default=repr)
             known = rows.get((key, pane.window_start))
-            if known is None or known["pane_index"] < pane.index:
+            order = (pane.count, pane.index)
+            if known is None or (known["count"], known["pane_index"]) < order:
                 rows[key, pane.window_start] = {
                     "key": key,
                     "window_start_ms": pane.window_start,
@@ -120,7 +123,13 @@ class WindowTable:
             new.excluded.run > _TABLE.c.run,
             and_(
                 new.excluded.run == _TABLE.c.run,
-                new.excluded.pane_index > _TABLE.c.pane_index,
+                or_(
+                    new.excluded.count > _TABLE.c.count,
+                    and_(
+                        new.excluded.count == _TABLE.c.count,
+                        new.excluded.pane_index > _TABLE.c.pane_index,
+                    ),
+                ),
             ),
         )
         statement = new.on_conflict_do_update(

@@ -29,6 +29,7 @@ from beam_lateness.transforms.sources.formats import bind
 from beam_lateness.transforms.sources.pace import Pace
 from beam_lateness.transforms.sources.read_settings import LIVE_FUTURE_SKEW_MS, ReadSettings
 from beam_lateness.transforms.sources.records import Line
+from beam_lateness.transforms.sources.share import WHOLE, Share
 from beam_lateness.transforms.sources.split import Poll, Split, Track, shown
 from beam_lateness.transforms.sources.status import GroupStatus, holder_of
 from beam_lateness.transforms.times import format_duration
@@ -92,6 +93,7 @@ class Group:
         state: GroupState | None = None,
         *,
         hold: bool = False,
+        share: Share = WHOLE,
     ) -> GroupReader:
         """Opens the input, at its start or where a checkpoint left it.
 
@@ -99,10 +101,11 @@ class Group:
             positions: Where every split stands; None for the start.
             state: The watermark state there.
             hold: Whether the watermark stands, until `end_hold`.
+            share: Which of the splits that appear later are read too.
         """
         if positions is None:
-            positions = self.connector.initial_positions()
-        return GroupReader(self, positions, state or GroupState(), hold=hold)
+            positions = share.of(self.connector.initial_positions())
+        return GroupReader(self, positions, state or GroupState(), hold=hold, share=share)
 
 
 class GroupReader:
@@ -113,10 +116,17 @@ class GroupReader:
         positions: Where every split stands.
         state: The watermark state at those positions.
         hold: Whether the watermark stands, until `end_hold`.
+        share: Which of the splits that appear later are read too.
     """
 
     def __init__(
-        self, group: Group, positions: Positions, state: GroupState, *, hold: bool = False
+        self,
+        group: Group,
+        positions: Positions,
+        state: GroupState,
+        *,
+        hold: bool = False,
+        share: Share = WHOLE,
     ) -> None:
         connector, strategy, settings = group.connector, group.strategy, group.settings
         self._connector = connector
@@ -125,6 +135,7 @@ class GroupReader:
         self._sample = list(group.sample)
         self._settings = settings
         self._live = connector.follows
+        self._share = share
         self._create = functools.partial(
             strategy.create_generator, clock=settings.clock, emit_each=not self._live
         )
@@ -292,7 +303,7 @@ class GroupReader:
 
     def _poll_live(self, poll: Poll) -> None:
         for name, position in self._connector.initial_positions().items():
-            if name not in self._splits:
+            if name not in self._splits and self._share.has(name):
                 self._add(name, position, {})
         asked: dict[str, list[_Found]] = {}  # by track
         anything = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import apache_beam as beam
 from apache_beam.coders import Coder
@@ -16,17 +16,13 @@ from apache_beam.utils.timestamp import Duration as BeamDuration
 from beam_lateness.transforms.sources.connector import Positions, SplitPosition
 from beam_lateness.transforms.sources.emit import emit
 from beam_lateness.transforms.sources.group import Group, GroupReader
+from beam_lateness.transforms.sources.rhythm import PROMPT, Rhythm
+from beam_lateness.transforms.sources.share import Share
 from beam_lateness.transforms.watermarks.estimator import (
     GroupState,
     GroupStateCoder,
     GroupWatermarkEstimator,
 )
-
-_CLOSING_CALLS: Final = 3
-"""Calls between the last poll of a finite input and the one that ends it. Prism (2.77) may run a
-call before it has noted the watermark of the one before; if that call ends the source, the
-watermark noted late stands in for the end of time, and the job is stuck (seen in 1 of 200 sources).
-Each call that reports the same watermark again makes the engine look at it once more."""
 
 
 @dataclass(frozen=True)
@@ -119,21 +115,24 @@ class PositionsTracker(RestrictionTracker):
 
 
 class ReadGroup(beam.DoFn, RestrictionProvider, WatermarkEstimatorProvider):
-    """Reads a group of splits, a poll a call.
+    """Reads a group of splits, a few polls a call; its elements are the readers' shares.
 
     Args:
         group: The input.
+        rhythm: How the calls follow each other.
     """
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: Group, rhythm: Rhythm = PROMPT) -> None:
         self._group = group
-        self._reader: GroupReader | None = None
+        self._rhythm = rhythm
+        self._readers: dict[bytes, GroupReader] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_reader": None}
+        return {**self.__dict__, "_readers": {}}
 
     def initial_restriction(self, element: bytes) -> Restriction:
-        return Restriction(self._group.connector.initial_positions())
+        share = Share.decode(element)
+        return Restriction(share.of(self._group.connector.initial_positions()))
 
     def create_tracker(self, restriction: Restriction) -> PositionsTracker:
         return PositionsTracker(restriction)
@@ -170,31 +169,34 @@ class ReadGroup(beam.DoFn, RestrictionProvider, WatermarkEstimatorProvider):
         restriction = tracker.current_restriction()
         positions = restriction.positions
         if restriction.all_read:
-            self.close()
-            if tracker.try_claim(positions) and restriction.closing < _CLOSING_CALLS:
+            self._close(element)
+            if tracker.try_claim(positions) and restriction.closing < self._rhythm.closing_calls:
                 tracker.defer_remainder()
             return
-        reader = self._reader_at(positions, estimator.get_estimator_state())
-        poll = reader.poll()
-        if not tracker.try_claim(poll.positions):
-            self.close()
-            return
-        yield from emit(poll)
-        estimator.advance(poll.state)
-        tracker.defer_remainder(BeamDuration.of(poll.wait_s))
+        reader = self._reader_at(element, positions, estimator.get_estimator_state())
+        for poll in self._rhythm.polls(reader):
+            if not tracker.try_claim(poll.positions):
+                self._close(element)
+                return
+            yield from emit(poll)
+            estimator.advance(poll.state)
+            delay_s = self._rhythm.delay_s(poll)
+        tracker.defer_remainder(BeamDuration.of(delay_s))
 
     def teardown(self) -> None:
-        self.close()
+        for element in list(self._readers):
+            self._close(element)
 
-    def _reader_at(self, positions: Positions, state: GroupState) -> GroupReader:
+    def _reader_at(self, element: bytes, positions: Positions, state: GroupState) -> GroupReader:
         """The reader of the last call if it stands there (it holds parsed blocks), or a new one."""
-        reader = self._reader
+        reader = self._readers.get(element)
         if reader is None or reader.positions != positions or reader.state != state:
-            self.close()
-            reader = self._reader = self._group.open(positions, state)
+            self._close(element)
+            share = Share.decode(element)
+            reader = self._readers[element] = self._group.open(positions, state, share=share)
         return reader
 
-    def close(self) -> None:
-        if self._reader is not None:
-            self._reader.close()
-            self._reader = None
+    def _close(self, element: bytes) -> None:
+        reader = self._readers.pop(element, None)
+        if reader is not None:
+            reader.close()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import uuid
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import apache_beam as beam
@@ -15,49 +17,57 @@ from beam_lateness.transforms.sources.connector import AcknowledgingConnector, P
 from beam_lateness.transforms.sources.emit import emit
 from beam_lateness.transforms.sources.group import Group
 from beam_lateness.transforms.sources.read_group import ReadGroup, Restriction
+from beam_lateness.transforms.sources.rhythm import PROMPT, Rhythm
 from beam_lateness.transforms.sources.sessions import (
     EngineSession,
     Session,
     StoreSession,
     session_of,
 )
+from beam_lateness.transforms.sources.share import Share
 from beam_lateness.transforms.watermarks.estimator import GroupState, inclusive
 
 
 class ReadMessages(ReadGroup):
-    """Reads a group of splits, a poll a call, from the session of its process.
+    """Reads a group of splits, a few polls a call, from the session of its process.
 
     Args:
         group: The input.
+        rhythm: How the calls follow each other.
     """
 
-    def __init__(self, group: Group) -> None:
-        super().__init__(group)
+    def __init__(self, group: Group, rhythm: Rhythm = PROMPT) -> None:
+        super().__init__(group, rhythm)
         self._name = uuid.uuid4().hex
 
-    def open(self, positions: Positions, state: GroupState) -> Session:
-        """Opens the input at some positions."""
+    def open(self, share: Share, positions: Positions, state: GroupState) -> Session:
+        """Opens a share of the input at some positions."""
         raise NotImplementedError
 
-    def _read(self, tracker: Any, estimator: Any, finalizer: Any = None) -> Iterable[Any]:
+    def _read(
+        self, element: bytes, tracker: Any, estimator: Any, finalizer: Any = None
+    ) -> Iterable[Any]:
         """Reads on from where the restriction stands.
 
         Args:
+            element: The reader's share.
             tracker: The restriction's.
             estimator: The watermark's.
             finalizer: Told whom to call when the engine has kept what was read.
         """
         positions = tracker.current_restriction().positions
-        create = _Open(self, positions, estimator.get_estimator_state())
-        session = session_of(self._name, positions, create)
-        poll = session.poll()
-        if not tracker.try_claim(poll.positions):
-            return  # the pipeline drains
-        yield from emit(poll)
-        estimator.advance(poll.state)
+        share = Share.decode(element)
+        create = _Open(self, share, positions, estimator.get_estimator_state())
+        session = session_of(f"{self._name}-{share.index}", positions, create)
+        for poll in self._rhythm.polls(session):
+            if not tracker.try_claim(poll.positions):
+                return  # the pipeline drains
+            yield from emit(poll)
+            estimator.advance(poll.state)
+            delay_s = self._rhythm.delay_s(poll)
         if finalizer is not None:
             finalizer.register(session.finalizer())
-        tracker.defer_remainder(BeamDuration.of(poll.wait_s))
+        tracker.defer_remainder(BeamDuration.of(delay_s))
 
 
 class ReadKept(ReadMessages):
@@ -71,11 +81,13 @@ class ReadKept(ReadMessages):
         tracker: Any = beam.DoFn.RestrictionParam(),
         estimator: Any = beam.DoFn.WatermarkEstimatorParam(),
     ) -> Iterable[Any]:
-        yield from self._read(tracker, estimator, finalizer)
+        yield from self._read(element, tracker, estimator, finalizer)
 
-    def open(self, positions: Positions, state: GroupState) -> Session:
-        """Opens the input at some positions."""
-        return EngineSession(self._group.open(positions, state))
+    def open(self, share: Share, positions: Positions, state: GroupState) -> Session:
+        """Opens a share of the input at some positions."""
+        # A connector of its own: several readers of a process must not share a client.
+        group = replace(self._group, connector=copy.copy(self._group.connector))
+        return EngineSession(group.open(positions, state, share=share))
 
 
 class ReadStored(ReadMessages):
@@ -123,10 +135,10 @@ class ReadStored(ReadMessages):
         tracker: Any = beam.DoFn.RestrictionParam(),
         estimator: Any = beam.DoFn.WatermarkEstimatorParam(),
     ) -> Iterable[Any]:
-        yield from self._read(tracker, estimator)
+        yield from self._read(element, tracker, estimator)
 
-    def open(self, positions: Positions, state: GroupState) -> Session:
-        """Opens the input at some positions."""
+    def open(self, share: Share, positions: Positions, state: GroupState) -> Session:
+        """Opens the input at some positions; there is one reader."""
         in_flight = self._in_flight()
         hold = in_flight.restored is not None
         return StoreSession(self._group.open(positions, state, hold=hold), in_flight)
@@ -135,8 +147,11 @@ class ReadStored(ReadMessages):
 class _Open:
     """Opens the input of a DoFn."""
 
-    def __init__(self, reader: ReadMessages, positions: Positions, state: GroupState) -> None:
-        self._reader, self._positions, self._state = reader, positions, state
+    def __init__(
+        self, reader: ReadMessages, share: Share, positions: Positions, state: GroupState
+    ) -> None:
+        self._reader, self._share = reader, share
+        self._positions, self._state = positions, state
 
     def __call__(self) -> Session:
-        return self._reader.open(self._positions, self._state)
+        return self._reader.open(self._share, self._positions, self._state)

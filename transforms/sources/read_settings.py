@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from beam_lateness.transforms.times import Duration
+
 BLOCK_BYTES: Final = 8 << 20
 LIVE_FUTURE_SKEW_MS: Final = 300_000
 
@@ -23,9 +25,12 @@ class ReadSettings:
         replay_speed: Event time released per wall time (2 is twice as fast as it happened); None
             for full speed.
         clock: Gives the time in seconds since the epoch.
+        poll_interval: How long to wait after a live input had nothing new; None for the least that
+            the engine can (Flink: 1.1 s).
     """
 
     block_bytes: int = BLOCK_BYTES
     max_future_skew_ms: int | Literal["live"] | None = "live"
     replay_speed: float | None = None
     clock: Callable[[], float] = time.time
+    poll_interval: Duration | None = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ from apache_beam.coders import VarIntCoder
 from apache_beam.pipeline import AppliedPTransform, PipelineVisitor
 from apache_beam.pvalue import PBegin, PCollection
 from apache_beam.runners.direct.direct_runner import BundleBasedDirectRunner
+from apache_beam.runners.portability.prism_runner import PrismRunner
 from apache_beam.testing.test_stream import TestStream
 from apache_beam.transforms.window import TimestampedValue
 
@@ -30,6 +31,8 @@ from beam_lateness.transforms.sources.group import Group, GroupReader
 from beam_lateness.transforms.sources.read_group import ReadGroup
 from beam_lateness.transforms.sources.read_messages import ReadKept, ReadStored
 from beam_lateness.transforms.sources.read_settings import ReadSettings
+from beam_lateness.transforms.sources.rhythm import Rhythm, rhythm_of
+from beam_lateness.transforms.sources.share import Share, shares
 from beam_lateness.transforms.sources.split import Poll
 from beam_lateness.transforms.times import NO_WATERMARK_MS
 from beam_lateness.transforms.watermarks.estimator import (
@@ -68,6 +71,9 @@ class ReadEvents(beam.PTransform[PBegin, ReadEventsResult]):
             acknowledge what the store of this job holds. Without it they are acknowledged when the
             engine has made them durable (bundle finalization), which Prism never does: what is in
             its memory is lost with it.
+        num_readers: How many readers share the splits, for engines that run them in parallel and
+            keep the minimum of their watermarks (Flink; Prism does not). Each stamps by its own
+            splits' watermark: give `RouteTooLate(verdict="engine")` the last word.
 
     Returns:
         A `ReadEventsResult`.
@@ -91,6 +97,7 @@ class ReadEvents(beam.PTransform[PBegin, ReadEventsResult]):
     settings: ReadSettings = field(default_factory=ReadSettings)
     embedded: bool = False
     commits: CommitAfterStore | None = None
+    num_readers: int = 1
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -101,8 +108,21 @@ class ReadEvents(beam.PTransform[PBegin, ReadEventsResult]):
                 "commits is for inputs whose records are acknowledged (Kafka, PubSub); leave it out"
             )
             raise ValueError(msg)
+        if self.num_readers != 1:
+            self._check_readers()
         if self.embedded and (self.connector.follows or self.settings.replay_speed is not None):
             msg = "embedded reads a finite input at full speed; follow and replay_speed need Prism"
+            raise ValueError(msg)
+
+    def _check_readers(self) -> None:
+        if self.num_readers < 1:
+            msg = f"num_readers (--num_readers) must be at least 1, got {self.num_readers}"
+            raise ValueError(msg)
+        if self.embedded or self.commits is not None:
+            msg = (
+                f"num_readers (--num_readers) is for engines that run readers in parallel, such as "
+                f"Flink, got {self.num_readers}; here it must be 1"
+            )
             raise ValueError(msg)
 
     def expand(self, pbegin: PBegin) -> ReadEventsResult:
@@ -119,21 +139,37 @@ class ReadEvents(beam.PTransform[PBegin, ReadEventsResult]):
             )
         else:
             _refuse_direct_runner(pbegin)
+            rhythm = rhythm_of(pbegin.pipeline.runner, self.settings.poll_interval)
             start = pbegin | "Group" >> beam.Impulse()
-            outputs = start | "ReadGroup" >> beam.ParDo(_reading(group, self.commits)).with_outputs(
-                INVALID_TAG, main="events"
-            )
+            if self.num_readers > 1:
+                _refuse_prism(pbegin)
+                dealt = shares(list(self.connector.initial_positions()), self.num_readers)
+                start = start | "Deal" >> beam.ParDo(_Deal(dealt)) | "Spread" >> beam.Reshuffle()
+            outputs = start | "ReadGroup" >> beam.ParDo(
+                _reading(group, self.commits, rhythm)
+            ).with_outputs(INVALID_TAG, main="events")
         events, invalid = outputs.events, outputs[INVALID_TAG]
         events.element_type = EventBatch
         invalid.element_type = InvalidRecord
         return ReadEventsResult(events, invalid)
 
 
-def _reading(group: Group, commits: CommitAfterStore | None) -> ReadGroup:
+class _Deal(beam.DoFn):
+    """Gives each reader its share."""
+
+    def __init__(self, dealt: Sequence[Share]) -> None:
+        self._dealt = dealt
+
+    def process(self, element: bytes) -> Iterable[bytes]:
+        for share in self._dealt:
+            yield share.encode()
+
+
+def _reading(group: Group, commits: CommitAfterStore | None, rhythm: Rhythm) -> ReadGroup:
     if not isinstance(group.connector, AcknowledgingConnector):
-        return ReadGroup(group)
+        return ReadGroup(group, rhythm)
     if commits is None:
-        return ReadKept(group)
+        return ReadKept(group, rhythm)
     commits.check(group.connector.source_id)
     return ReadStored(group, commits)
 
@@ -144,6 +180,16 @@ def _refuse_direct_runner(pbegin: PBegin) -> None:
         msg = (
             "Beam's BundleBasedDirectRunner cannot run ReadEvents as it is; give it embedded=True "
             "(a finite input, held in memory), or run on Prism (--runner=PrismRunner)"
+        )
+        raise ValueError(msg)
+
+
+def _refuse_prism(pbegin: PBegin) -> None:
+    """Refuses several readers on Prism, where the last report wins and not the lowest."""
+    if isinstance(pbegin.pipeline.runner, PrismRunner):
+        msg = (
+            "num_readers (--num_readers) must be 1 on Prism, which does not keep the minimum of "
+            "several readers' watermarks: records would be lost. Run on Flink for more"
         )
         raise ValueError(msg)
 

@@ -7,7 +7,7 @@ import socket
 from contextlib import ExitStack, closing, suppress
 from typing import Final
 
-from services.errors import ServiceError
+from beam_lateness.pipelines.errors import EngineError
 
 LOOPBACK: Final = "127.0.0.1"
 
@@ -32,12 +32,12 @@ def require_free(name: str, *ports: int) -> None:
     """Checks that a server can listen; otherwise a stranger's answers would be taken for its own.
 
     Raises:
-        ServiceError: If a port is taken.
+        EngineError: If a port is taken.
     """
     for port in ports:
         if not is_free(port):
             msg = f"{name} cannot start: port {port} of {LOOPBACK} is taken by another program"
-            raise ServiceError(msg)
+            raise EngineError(msg)
 
 
 def free_ports(count: int) -> list[int]:

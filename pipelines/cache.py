@@ -1,4 +1,4 @@
-"""Things built once and kept: programs and jars, in this project's cache folder."""
+"""Things built once and kept: programs and jars, in this package's cache folder."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
-from services.errors import ServiceError
+from beam_lateness.pipelines.errors import EngineError
 
 _TAIL_CHARS: Final = 2000
 
 
 def cache_folder() -> Path:
-    """Gives the folder in which this project keeps what it has built."""
+    """Gives the folder in which this package keeps what it has built."""
     root = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return Path(root) / "beam-lateness"
 
@@ -67,7 +67,7 @@ def run_tool(command: Sequence[str | Path], folder: Path, what: str) -> None:
         what: What it does, for the error.
 
     Raises:
-        ServiceError: If it fails; it ends with what the tool said last.
+        EngineError: If it fails; it ends with what the tool said last.
     """
     done = subprocess.run(
         command,
@@ -82,4 +82,4 @@ def run_tool(command: Sequence[str | Path], folder: Path, what: str) -> None:
     if done.returncode != 0:
         said = done.stdout[-_TAIL_CHARS:].strip()
         msg = f"{what} failed: `{' '.join(map(str, command))}` said:\n{said}"
-        raise ServiceError(msg)
+        raise EngineError(msg)

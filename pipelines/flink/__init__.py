@@ -1,0 +1,1 @@
+"""Jobs on Apache Flink: safe settings, the cluster of this machine, and Flink's REST interface."""

@@ -1,0 +1,309 @@
+"""Flink's REST interface: what a cluster says of its jobs, and what it is told."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import quote
+
+import requests
+from apache_beam.metrics import monitoring_infos
+from apache_beam.portability.api import metrics_pb2
+
+from beam_lateness.pipelines.errors import EngineError
+from beam_lateness.transforms import metrics
+
+MASTER: Final = "localhost:8081"
+MAGIC_MASTERS: Final = ("[auto]", "[local]", "[collection]")
+"""Beam's names for a Flink inside the job server, which has no REST interface."""
+
+RUNNING: Final = "RUNNING"
+ENDED: Final = ("FINISHED", "CANCELED", "FAILED")
+_TIMEOUT_S: Final = 30.0
+_POLL_S: Final = 0.2
+_BEAMS_METRICS: Final = "__metricscontainers"
+_OURS: Final = re.compile(rf"\.{metrics.NAMESPACE}_")
+_LAST_WATERMARK_MS: Final = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job of a cluster.
+
+    Args:
+        id: Flink's name for it: 32 hexadecimal digits.
+        name: Its own name.
+        state: Such as RUNNING, RESTARTING, FINISHED, CANCELED or FAILED.
+        start_ms: When it started, in ms since the epoch.
+        end_ms: When it ended; None before.
+    """
+
+    id: str
+    name: str
+    state: str
+    start_ms: int
+    end_ms: int | None
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is over."""
+        return self.state in ENDED
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """What a job has kept.
+
+    Args:
+        completed: How many checkpoints there were.
+        failed: How many did not come about.
+        restored: How often the job went back to one (or began with one).
+        path: Where the last one is; None before the first.
+        size: Its size in bytes.
+        at_ms: When it was begun, in ms since the epoch.
+        sizes: The sizes of those that Flink remembers, in bytes, the oldest first.
+    """
+
+    completed: int
+    failed: int
+    restored: int
+    path: str | None
+    size: int | None
+    at_ms: int | None
+    sizes: tuple[int, ...]
+
+
+class FlinkRest:
+    """A Flink cluster.
+
+    Args:
+        master: `HOST:PORT` of its REST interface, or its URL.
+    """
+
+    def __init__(self, master: str) -> None:
+        self.master = master
+        self._url = (master if "://" in master else f"http://{master}").rstrip("/")
+
+    def overview(self) -> Mapping[str, Any]:
+        """Gives task managers, slots, jobs and the version of Flink."""
+        return self._get("overview")
+
+    def task_managers(self) -> set[str]:
+        """Gives the ids of the task managers."""
+        return {entry["id"] for entry in self._get("taskmanagers")["taskmanagers"]}
+
+    def jobs(self) -> list[Job]:
+        """Gives the jobs that the cluster remembers, the last started first."""
+        found = [_job(entry) for entry in self._get("jobs/overview")["jobs"]]
+        return sorted(found, key=lambda job: job.start_ms, reverse=True)
+
+    def job(self, name: str | None = None) -> Job:
+        """Gives a job by its id or its name, or the only one that runs.
+
+        Raises:
+            ValueError: If there is none, or it is not clear which is meant.
+        """
+        jobs = self.jobs()
+        if name is None:
+            found = [job for job in jobs if not job.ended]
+            what = "running job"
+        else:
+            found = [job for job in jobs if job.id == name]
+            found = found or [job for job in jobs if job.name == name][:1]
+            what = f"job {name!r}"
+        if len(found) == 1:
+            return found[0]
+        there = ", ".join(f"{job.name} ({job.id}, {job.state})" for job in jobs) or "none"
+        number = "no" if not found else "more than one"
+        msg = f"{self.master} has {number} {what}; its jobs: {there}"
+        raise ValueError(msg)
+
+    def restarts(self, job_id: str) -> int:
+        """Gives how often a job has been started anew after a failure."""
+        found = self._get(f"jobs/{job_id}/metrics?get=numRestarts")
+        return max((int(entry["value"]) for entry in found), default=0)
+
+    def checkpoints(self, job_id: str) -> Checkpoints:
+        """Gives what a job has kept."""
+        found = self._get(f"jobs/{job_id}/checkpoints")
+        counts = found["counts"]
+        last = found["latest"]["completed"] or {}
+        sizes = [
+            entry["state_size"]
+            for entry in reversed(found["history"])
+            if entry["status"] == "COMPLETED" and not entry["is_savepoint"]
+        ]
+        return Checkpoints(
+            counts["completed"],
+            counts["failed"],
+            counts["restored"],
+            last.get("external_path"),
+            last.get("state_size"),
+            last.get("trigger_timestamp"),
+            tuple(sizes),
+        )
+
+    def counts(self, job_id: str) -> dict[str, int]:
+        """Gives what a job has counted since it was started (last), by metric name.
+
+        Flink tells a running job's counts step by step, and those of one that is over as a whole.
+        """
+        found = dict.fromkeys(metrics.COUNTS, 0)
+        detail = self._get(f"jobs/{job_id}")
+        if detail["state"] in ENDED:
+            for entry in self._get(f"jobs/{job_id}/accumulators")["user-task-accumulators"]:
+                if entry["name"] == _BEAMS_METRICS:
+                    for info in json.loads(entry["value"])["metrics"]["attempted"]:
+                        _add(info, found)
+            return found
+        for vertex in detail["vertices"]:
+            path = f"jobs/{job_id}/vertices/{vertex['id']}/subtasks/metrics"
+            names = [entry["id"] for entry in self._get(path) if _OURS.search(entry["id"])]
+            if not names:
+                continue
+            asked = quote(",".join(names))
+            for entry in self._get(f"{path}?get={asked}&agg=sum,max"):
+                name = _OURS.split(entry["id"])[-1]
+                if name in metrics.COUNTS:
+                    found[name] += int(entry["sum"])
+                else:
+                    found[name] = max(int(entry["max"]), found.get(name, int(entry["max"])))
+        return found
+
+    def failure(self, job_id: str) -> str | None:
+        """Gives the last line that names the cause of a job's last failure; None if there is none.
+
+        Flink wraps causes in each other; the innermost is what went wrong.
+        """
+        entries = self._get(f"jobs/{job_id}/exceptions").get("exceptionHistory", {})
+        for entry in entries.get("entries", [])[:1]:
+            lines = [line.strip() for line in entry["stacktrace"].splitlines()]
+            causes = [line for line in lines if line.startswith("Caused by: ")]
+            return (causes or lines or [""])[-1].removeprefix("Caused by: ")
+        return None
+
+    def read_through(self, job_id: str) -> bool:
+        """Says whether the end of time has come to every step: all has been read and fired."""
+        for vertex in self._get(f"jobs/{job_id}")["vertices"]:
+            path = f"jobs/{job_id}/vertices/{vertex['id']}/watermarks"
+            values = [int(entry["value"]) for entry in self._get(path)]
+            if vertex["name"].startswith("Source:"):
+                continue
+            if not values or min(values) < _LAST_WATERMARK_MS:
+                return False
+        return True
+
+    def stop(self, job_id: str, folder: str | None = None, timeout_s: float = 600.0) -> str:
+        """Stops a job with a savepoint, at a moment at which nothing is half done.
+
+        Args:
+            job_id: The job.
+            folder: Where the savepoint goes; None for the cluster's own.
+            timeout_s: How long to wait for it, in seconds.
+
+        Returns:
+            Where the savepoint is.
+
+        Raises:
+            EngineError: If Flink refuses, or it takes too long.
+        """
+        asked = {"drain": False, **({} if folder is None else {"targetDirectory": folder})}
+        request = self._call("POST", f"jobs/{job_id}/stop", asked)["request-id"]
+        end = time.monotonic() + timeout_s
+        while time.monotonic() < end:
+            found = self._get(f"jobs/{job_id}/savepoints/{request}")
+            if found["status"]["id"] == "COMPLETED":
+                operation = found["operation"]
+                if "location" in operation:
+                    return str(operation["location"])
+                cause = _cause(operation["failure-cause"].get("stack-trace", ""))
+                msg = f"job {job_id} was not stopped, and goes on: {cause}"
+                raise EngineError(msg)
+            time.sleep(_POLL_S)
+        msg = f"no savepoint of job {job_id} in {timeout_s:g} s; it may still come, see its status"
+        raise EngineError(msg)
+
+    def cancel(self, job_id: str) -> None:
+        """Ends a job at once; what it has in its state is in its last checkpoint only."""
+        self._call("PATCH", f"jobs/{job_id}?mode=cancel", None)
+
+    def await_state(self, job_id: str, *states: str, timeout_s: float = 120.0) -> Job:
+        """Waits until a job is in one of some states, or over.
+
+        Raises:
+            EngineError: If that takes too long.
+        """
+        end = time.monotonic() + timeout_s
+        while time.monotonic() < end:
+            job = self.job(job_id)
+            if job.ended or job.state in states:
+                return job
+            time.sleep(_POLL_S)
+        msg = f"job {job_id} is {job.state} after {timeout_s:g} s, not {' or '.join(states)}"
+        raise EngineError(msg)
+
+    def _get(self, path: str) -> Any:
+        return self._call("GET", path, None)
+
+    def _call(self, method: str, path: str, body: Any) -> Any:
+        try:
+            answer = requests.request(method, f"{self._url}/{path}", json=body, timeout=_TIMEOUT_S)
+        except requests.RequestException as error:
+            msg = (
+                f"no Flink answers at {self.master} ({type(error).__name__}); start one with "
+                "`beam-lateness cluster up`, or name another with --flink_master=HOST:PORT"
+            )
+            raise EngineError(msg) from error
+        if not answer.ok:
+            msg = f"Flink at {self.master} refuses {method} {path}: {_refusal(answer)}"
+            raise EngineError(msg)
+        try:
+            return answer.json()
+        except ValueError as error:
+            msg = f"what answers at {self.master} is no Flink; name another with --flink_master"
+            raise EngineError(msg) from error
+
+
+def _job(entry: Mapping[str, Any]) -> Job:
+    end_ms = entry["end-time"]
+    return Job(
+        entry["jid"],
+        entry["name"],
+        entry["state"],
+        entry["start-time"],
+        end_ms if end_ms >= 0 else None,
+    )
+
+
+def _add(info: Mapping[str, Any], counts: dict[str, int]) -> None:
+    """Adds one of Beam's metrics, if it is one of ours."""
+    labels = info.get("labels", {})
+    if labels.get(monitoring_infos.NAMESPACE_LABEL) != metrics.NAMESPACE:
+        return
+    name = labels[monitoring_infos.NAME_LABEL]
+    payload = base64.b64decode(info["payload"])
+    found = metrics_pb2.MonitoringInfo(urn=info["urn"], type=info["type"], payload=payload)
+    if monitoring_infos.is_counter(found):
+        counts[name] = counts.get(name, 0) + monitoring_infos.extract_counter_value(found)
+    elif monitoring_infos.is_gauge(found):
+        _, value = monitoring_infos.extract_gauge_value(found)
+        counts[name] = value
+
+
+def _refusal(answer: requests.Response) -> str:
+    try:
+        errors = answer.json()["errors"]
+    except (ValueError, KeyError):
+        return f"HTTP {answer.status_code}"
+    return _cause("\n".join(errors)) or f"HTTP {answer.status_code}"
+
+
+def _cause(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    causes = [line for line in lines if line.startswith("Caused by: ")]
+    return (causes or lines or [""])[-1 if causes else 0].removeprefix("Caused by: ")

@@ -1,0 +1,168 @@
+"""Runs a job on a Flink cluster: submits it, leaves it or waits for it, and stops it in order."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+
+import apache_beam as beam
+from apache_beam.options.pipeline_options import (
+    FlinkRunnerOptions,
+    GoogleCloudOptions,
+    PipelineOptions,
+)
+from apache_beam.runners.runner import PipelineResult, PipelineState
+from rich.console import Console
+
+from beam_lateness.pipelines.ended import Ended
+from beam_lateness.pipelines.errors import EngineError
+from beam_lateness.pipelines.flink.engine import StoppableFlinkRunner
+from beam_lateness.pipelines.flink.options import FlinkOptions
+from beam_lateness.pipelines.flink.rest import RUNNING, FlinkRest, Job
+from beam_lateness.pipelines.interrupts import interrupts
+
+_SUBMIT_S: Final = 120.0
+_POLL_S: Final = 0.2
+_SAY_S: Final = 30.0
+
+
+class ClusterRun:
+    """A job on a cluster.
+
+    Args:
+        pipeline: The job.
+        runner: Its runner.
+        options: Its options.
+        endless: Whether its input has no end: it is stopped with a savepoint then.
+        console: Where to say how it goes.
+    """
+
+    def __init__(
+        self,
+        pipeline: beam.Pipeline,
+        runner: StoppableFlinkRunner,
+        options: PipelineOptions,
+        endless: bool,
+        console: Console,
+    ) -> None:
+        self._pipeline = pipeline
+        self._runner = runner
+        self._endless = endless
+        self._console = console
+        self._name = str(options.view_as(GoogleCloudOptions).job_name)
+        self._resumed = options.view_as(FlinkOptions).savepoint_path is not None
+        self._rest = FlinkRest(options.view_as(FlinkRunnerOptions).flink_master)
+
+    def submit(self) -> Job:
+        """Submits the job, and waits until it runs.
+
+        Raises:
+            RuntimeError: If Flink or the job server does not take it.
+        """
+        before = {job.id for job in self._rest.jobs()}
+        result = self._pipeline.run()
+        job = self._rest.await_state(self._find(result, before), RUNNING)
+        self._say(f"job {job.name} ({job.id}) runs on {self._rest.master}")
+        return job
+
+    def leave(self) -> None:
+        """Submits the job and leaves it to the cluster."""
+        try:
+            self._refuse_failed(self.submit())
+        finally:
+            self._runner.stop()
+        self._say(
+            f"how it goes: beam-lateness status {self._name}; "
+            f"to end it: beam-lateness stop {self._name} --savepoint"
+        )
+
+    def await_end(self) -> Ended:
+        """Submits the job and waits for its end; an interrupt stops it.
+
+        A live job is stopped with a savepoint, since what its source has acknowledged is nowhere
+        but in its state; a finite one is cancelled.
+
+        Raises:
+            RuntimeError: If it fails.
+        """
+        job = None
+        try:
+            with interrupts():
+                job = self.submit()
+            with interrupts():  # once more: Beam has set its own handler meanwhile
+                job = self._follow(job)
+        except KeyboardInterrupt:
+            if job is None:
+                raise
+            return self._stop(job)
+        finally:
+            self._runner.stop()
+        self._refuse_failed(job)
+        begun_anew = self._resumed or self._rest.checkpoints(job.id).restored > 0
+        remark = None
+        if self._endless or job.state != "FINISHED":
+            remark = "the job was ended from elsewhere; `beam-lateness resume --from` goes on"
+        return Ended(
+            self._rest.counts(job.id), remark is not None, whole=not begun_anew, remark=remark
+        )
+
+    def _find(self, result: PipelineResult, before: set[str]) -> str:
+        end = time.monotonic() + _SUBMIT_S
+        while time.monotonic() < end:
+            for job in self._rest.jobs():
+                if job.name == self._name and job.id not in before:
+                    return job.id
+            if result.state in (PipelineState.FAILED, PipelineState.CANCELLED):
+                result.wait_until_finish()  # raises what the job server said
+            time.sleep(_POLL_S)
+        msg = f"no job {self._name} has come to {self._rest.master} in {_SUBMIT_S:g} s"
+        raise RuntimeError(msg)
+
+    def _follow(self, job: Job) -> Job:
+        """Waits for a job's end, and says so when it is started anew."""
+        restored, said = 0, time.monotonic()
+        while not job.ended:
+            time.sleep(_POLL_S)
+            job = self._rest.job(job.id)
+            if time.monotonic() - said < _SAY_S:
+                continue
+            said = time.monotonic()
+            now = self._rest.checkpoints(job.id).restored
+            if now > restored:
+                self._say(f"started anew after a failure: {self._rest.failure(job.id)}")
+                restored = now
+        return job
+
+    def _refuse_failed(self, job: Job) -> None:
+        if job.state == "FAILED":
+            path = self._rest.checkpoints(job.id).path
+            again = f"; `beam-lateness resume --from={path}` goes on" if path else ""
+            msg = f"{self._rest.failure(job.id)} (job {job.id} on {self._rest.master}){again}"
+            raise RuntimeError(msg)
+
+    def _stop(self, job: Job) -> Ended:
+        whole = not self._resumed and self._rest.checkpoints(job.id).restored == 0
+        if not self._endless:
+            self._rest.cancel(job.id)
+            job = self._rest.await_state(job.id)
+            return Ended(self._rest.counts(job.id), True, whole)
+        self._say("stopping the job with a savepoint")
+        try:
+            path = self._rest.stop(job.id)
+        except EngineError as error:
+            return Ended({}, True, False, f"{error}; it still runs on {self._rest.master}")
+        remark = f"the same flags with `beam-lateness resume --from={path}` go on with them"
+        return Ended(self._rest.counts(job.id), True, whole, remark)
+
+    def _say(self, text: str) -> None:
+        self._console.print(text, soft_wrap=True, highlight=False, markup=False)
+
+
+def run_detached(pipeline: beam.Pipeline, engine: Any, endless: bool, console: Console) -> None:
+    """Submits a job and leaves it."""
+    ClusterRun(pipeline, engine.runner, engine.options, endless, console).leave()
+
+
+def run_attached(pipeline: beam.Pipeline, engine: Any, endless: bool, console: Console) -> Ended:
+    """Runs a job to its end."""
+    return ClusterRun(pipeline, engine.runner, engine.options, endless, console).await_end()
