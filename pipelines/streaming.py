@@ -24,6 +24,7 @@ from beam_lateness.pipelines.flink.options import (
     Job,
     asks_flink,
     in_job_server,
+    jar_path,
     make_absolute,
 )
 from beam_lateness.pipelines.flink.run import run_attached, run_detached
@@ -155,6 +156,11 @@ def run_stream(argv: Sequence[str], console: Console) -> int:
     open_sessions()
     pipeline = beam.Pipeline(runner=engine.runner, options=options)
     build(pipeline, config, embedded=engine.embedded, run=run)
+    if jar_path(options) is not None:
+        pipeline.run().wait_until_finish()
+        engine.stop()
+        console.print(f"job jar: {jar_path(options)}", soft_wrap=True)
+        return OK
     if detach:
         run_detached(pipeline, engine, config.endless, console)
         console.print(f"windows: {config.output} (run {run})", soft_wrap=True)

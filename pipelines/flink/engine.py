@@ -20,6 +20,7 @@ from beam_lateness.pipelines.flink.options import (
     FlinkOptions,
     Job,
     in_job_server,
+    jar_path,
     set_safe_defaults,
 )
 from beam_lateness.pipelines.flink.rest import FlinkRest
@@ -56,7 +57,7 @@ def ready_flink(options: PipelineOptions, job: Job, say: Say) -> StoppableFlinkR
     """
     set_safe_defaults(options, job)
     runner, portable = options.view_as(FlinkRunnerOptions), options.view_as(PortableOptions)
-    if not in_job_server(options):
+    if not in_job_server(options) and jar_path(options) is None:
         _check_cluster(runner, ours=not portable.job_endpoint)
         _check_workers(portable, runner)
     if portable.job_endpoint:

@@ -97,9 +97,16 @@ def asks_flink(options: PipelineOptions) -> bool:
     return bool(options.view_as(StandardOptions).runner == FLINK_RUNNER)
 
 
+def jar_path(options: PipelineOptions) -> str | None:
+    """Gives where the job shall be written as a jar, for application mode, instead of being run."""
+    path: str | None = options.view_as(PortableOptions).output_executable_path
+    return path
+
+
 def in_job_server(options: PipelineOptions) -> bool:
     """Says whether Flink runs inside the job server: for trying out, and without REST."""
-    return options.view_as(FlinkRunnerOptions).flink_master in MAGIC_MASTERS
+    master = options.view_as(FlinkRunnerOptions).flink_master
+    return master in MAGIC_MASTERS and jar_path(options) is None
 
 
 class Job(NamedTuple):
@@ -137,6 +144,9 @@ def set_safe_defaults(options: PipelineOptions, job: Job) -> None:
     if not in_job_server(options):
         _set(flink, "externalized_checkpoints_enabled", True)
         _set(flink, "retain_externalized_checkpoints_on_cancellation", True)
+    path = jar_path(options)
+    if path is not None:  # the job server has a current folder of its own
+        options.view_as(PortableOptions).output_executable_path = os.path.abspath(path)
     runner = options.view_as(FlinkRunnerOptions)
     if not _given(options, "flink_version"):  # Beam's default is newer than what is tested here
         runner.flink_version = FLINK_VERSION
@@ -181,6 +191,9 @@ def _choose_workers(options: PipelineOptions) -> None:
     if portable.environment_type == EXTERNAL_WORKERS and not portable.environment_config:
         portable.environment_config = WORKERS_ADDRESS
     if options.view_as(FlinkOptions).detach:
+        if jar_path(options) is not None:
+            msg = "--detach submits a job, --output_executable_path writes it: give one of them"
+            raise ValueError(msg)
         if inside:
             msg = (
                 "--detach needs a cluster to leave the job on; name its REST interface with "

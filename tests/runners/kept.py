@@ -20,6 +20,7 @@ from beam_lateness import (
     ReadSettings,
     WatermarkStrategy,
 )
+from beam_lateness.pipelines.flink.options import Job
 from beam_lateness.pipelines.runners import choose_engine
 from tests.runners.feeds import BOUND_MS
 
@@ -39,7 +40,7 @@ class WriteIds(beam.DoFn):
 def main(subscription: str, path: str) -> None:
     """Runs it, until it is killed."""
     options = PipelineOptions(["--runner=PrismRunner"])
-    engine = choose_engine(options, endless=True, input_bytes=None, say=print)
+    engine = choose_engine(options, Job(True, 1, "run"), None, print)
     strategy = WatermarkStrategy.for_bounded_out_of_orderness(f"{BOUND_MS}ms")
     source = ReadEvents(
         PubSub([subscription], JsonLines("k", "v", "id"), lease="60s"),

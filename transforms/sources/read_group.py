@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import apache_beam as beam
@@ -32,10 +32,13 @@ class Restriction:
     Args:
         positions: Where every split stands.
         closing: How many calls there were since all was read.
+        unacknowledged: Per split, the ids of messages that have been read, but may come again since
+            the source was not told yet. (Offsets need none: they are not read again.)
     """
 
     positions: Positions
     closing: int = 0
+    unacknowledged: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def all_read(self) -> bool:
@@ -47,13 +50,12 @@ class RestrictionCoder(Coder):
     """Encodes the positions of a group as JSON."""
 
     def encode(self, value: Restriction) -> bytes:
-        return json.dumps([value.positions, value.closing]).encode()
+        return json.dumps([value.positions, value.closing, value.unacknowledged]).encode()
 
     def decode(self, encoded: bytes) -> Restriction:
-        positions, closing = json.loads(encoded)
-        return Restriction(
-            {name: SplitPosition(*fields) for name, fields in positions.items()}, closing
-        )
+        positions, closing, unacknowledged = json.loads(encoded)
+        found = {name: SplitPosition(*fields) for name, fields in positions.items()}
+        return Restriction(found, closing, unacknowledged)
 
     def is_deterministic(self) -> bool:
         return True
@@ -66,44 +68,46 @@ class PositionsTracker(RestrictionTracker):
     """
 
     def __init__(self, restriction: Restriction) -> None:
-        self._positions = restriction.positions
-        self._closing = restriction.closing
+        self._at = restriction
         self._claimed = False
         self._split = False
 
     def current_restriction(self) -> Restriction:
-        return Restriction(self._positions, self._closing)
+        return self._at
 
-    def try_claim(self, position: Positions) -> bool:
-        """Claims everything up to the positions after a poll."""
+    def try_claim(self, position: Restriction) -> bool:
+        """Claims everything up to where the group stands after a poll."""
         if self._split:
             return False
-        self._positions, self._claimed = position, True
+        self._at, self._claimed = position, True
         return True
 
     def try_split(self, fraction_of_remainder: float) -> tuple[Restriction, Restriction] | None:
         if fraction_of_remainder != 0 or self._split:
             return None
         self._split = True
-        residual = Restriction(self._positions, self._closing)
+        residual = self._at
         if residual.all_read:
-            residual = Restriction(self._positions, self._closing + 1)
-        self._positions = {
-            name: position._replace(end=position.offset, done=True)
-            for name, position in residual.positions.items()
-        }
-        return Restriction(self._positions), residual
+            residual = replace(residual, closing=residual.closing + 1)
+        self._at = Restriction(
+            {
+                name: position._replace(end=position.offset, done=True)
+                for name, position in residual.positions.items()
+            }
+        )
+        return self._at, residual
 
     def check_done(self) -> bool:
-        if self._split or (self._claimed and all(p.done for p in self._positions.values())):
+        positions = self._at.positions
+        if self._split or (self._claimed and all(p.done for p in positions.values())):
             return True
-        left = [name for name, position in self._positions.items() if not position.done]
+        left = [name for name, position in positions.items() if not position.done]
         msg = f"splits left unread: {', '.join(left)}"
         raise ValueError(msg)
 
     def current_progress(self) -> RestrictionProgress:
         # As a fraction: completed/remaining of an empty restriction make some engines divide 0/0.
-        positions = self._positions.values()
+        positions = self._at.positions.values()
         if any(position.end is None for position in positions):
             return RestrictionProgress(fraction=0.0)
         done = sum(position.offset for position in positions)
@@ -170,12 +174,12 @@ class ReadGroup(beam.DoFn, RestrictionProvider, WatermarkEstimatorProvider):
         positions = restriction.positions
         if restriction.all_read:
             self._close(element)
-            if tracker.try_claim(positions) and restriction.closing < self._rhythm.closing_calls:
+            if tracker.try_claim(restriction) and restriction.closing < self._rhythm.closing_calls:
                 tracker.defer_remainder()
             return
         reader = self._reader_at(element, positions, estimator.get_estimator_state())
         for poll in self._rhythm.polls(reader):
-            if not tracker.try_claim(poll.positions):
+            if not tracker.try_claim(Restriction(poll.positions)):
                 self._close(element)
                 return
             yield from emit(poll)

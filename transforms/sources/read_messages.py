@@ -13,7 +13,7 @@ from apache_beam.utils.timestamp import Duration as BeamDuration
 
 from beam_lateness.transforms.commits.in_flight import InFlight
 from beam_lateness.transforms.commits.store import CommitAfterStore
-from beam_lateness.transforms.sources.connector import AcknowledgingConnector, Positions
+from beam_lateness.transforms.sources.connector import AcknowledgingConnector
 from beam_lateness.transforms.sources.emit import emit
 from beam_lateness.transforms.sources.group import Group
 from beam_lateness.transforms.sources.read_group import ReadGroup, Restriction
@@ -40,8 +40,8 @@ class ReadMessages(ReadGroup):
         super().__init__(group, rhythm)
         self._name = uuid.uuid4().hex
 
-    def open(self, share: Share, positions: Positions, state: GroupState) -> Session:
-        """Opens a share of the input at some positions."""
+    def open(self, share: Share, restriction: Restriction, state: GroupState) -> Session:
+        """Opens a share of the input where a restriction stands."""
         raise NotImplementedError
 
     def _read(
@@ -55,16 +55,17 @@ class ReadMessages(ReadGroup):
             estimator: The watermark's.
             finalizer: Told whom to call when the engine has kept what was read.
         """
-        positions = tracker.current_restriction().positions
+        restriction = tracker.current_restriction()
         share = Share.decode(element)
-        create = _Open(self, share, positions, estimator.get_estimator_state())
-        session = session_of(f"{self._name}-{share.index}", positions, create)
+        create = _Open(self, share, restriction, estimator.get_estimator_state())
+        session = session_of(f"{self._name}-{share.index}", restriction.positions, create)
         for poll in self._rhythm.polls(session):
-            if not tracker.try_claim(poll.positions):
+            if not tracker.try_claim(Restriction(poll.positions)):
                 return  # the pipeline drains
             yield from emit(poll)
             estimator.advance(poll.state)
             delay_s = self._rhythm.delay_s(poll)
+        tracker.try_claim(Restriction(poll.positions, unacknowledged=session.unacknowledged()))
         if finalizer is not None:
             finalizer.register(session.finalizer())
         tracker.defer_remainder(BeamDuration.of(delay_s))
@@ -83,11 +84,12 @@ class ReadKept(ReadMessages):
     ) -> Iterable[Any]:
         yield from self._read(element, tracker, estimator, finalizer)
 
-    def open(self, share: Share, positions: Positions, state: GroupState) -> Session:
-        """Opens a share of the input at some positions."""
+    def open(self, share: Share, restriction: Restriction, state: GroupState) -> Session:
+        """Opens a share of the input where a restriction stands."""
         # A connector of its own: several readers of a process must not share a client.
         group = replace(self._group, connector=copy.copy(self._group.connector))
-        return EngineSession(group.open(positions, state, share=share))
+        reader = group.open(restriction.positions, state, share=share)
+        return EngineSession(reader, restriction.unacknowledged)
 
 
 class ReadStored(ReadMessages):
@@ -137,21 +139,21 @@ class ReadStored(ReadMessages):
     ) -> Iterable[Any]:
         yield from self._read(element, tracker, estimator)
 
-    def open(self, share: Share, positions: Positions, state: GroupState) -> Session:
-        """Opens the input at some positions; there is one reader."""
+    def open(self, share: Share, restriction: Restriction, state: GroupState) -> Session:
+        """Opens the input where a restriction stands; there is one reader."""
         in_flight = self._in_flight()
         hold = in_flight.restored is not None
-        return StoreSession(self._group.open(positions, state, hold=hold), in_flight)
+        return StoreSession(self._group.open(restriction.positions, state, hold=hold), in_flight)
 
 
 class _Open:
     """Opens the input of a DoFn."""
 
     def __init__(
-        self, reader: ReadMessages, share: Share, positions: Positions, state: GroupState
+        self, reader: ReadMessages, share: Share, restriction: Restriction, state: GroupState
     ) -> None:
         self._reader, self._share = reader, share
-        self._positions, self._state = positions, state
+        self._restriction, self._state = restriction, state
 
     def __call__(self) -> Session:
-        return self._reader.open(self._share, self._positions, self._state)
+        return self._reader.open(self._share, self._restriction, self._state)

@@ -11,8 +11,10 @@ from __future__ import annotations
 import logging
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import cast
+
+import numpy as np
 
 from beam_lateness.transforms import metrics
 from beam_lateness.transforms.batch import POSITION
@@ -53,6 +55,10 @@ class Session(ABC):
         """Gives what the engine shall call when it has kept the poll."""
         raise NotImplementedError
 
+    def unacknowledged(self) -> dict[str, list[str]]:
+        """Gives the ids of what has been read, but may come again, by split."""
+        return {}
+
     def close(self) -> None:
         """Gives back what is not acknowledged, and closes the input."""
         with self.lock:
@@ -74,10 +80,20 @@ class EngineSession(Session):
     On Flink finalizers are not aligned to the checkpoint: bundles after it may be finalized with
     it, and would be read again from it after a failure. So a poll is acknowledged when a later one
     that began after its finalization is finalized too.
+
+    What the engine had kept of an earlier session, but was not acknowledged, comes again: it is
+    told by its id, acknowledged, and left out.
+
+    Args:
+        reader: Reads the input.
+        before: The ids of what an earlier session had read and not acknowledged, by split.
     """
 
-    def __init__(self, reader: GroupReader) -> None:
+    def __init__(
+        self, reader: GroupReader, before: Mapping[str, Sequence[str]] | None = None
+    ) -> None:
         super().__init__(reader)
+        self._before = {name: set(ids) for name, ids in (before or {}).items()}
         self._number = 0
         self._finalized = 0  # the highest poll that was finalized
         self._read: dict[int, tuple[dict[str, list[Position]], dict[str, int], int]] = {}
@@ -92,7 +108,38 @@ class EngineSession(Session):
             self._number += 1
             offsets = {name: position.offset for name, position in poll.positions.items()}
             self._read[self._number] = (_positions_of(poll), offsets, before)
+            if any(self._before.values()):
+                self._leave_out(poll)
             return poll
+
+    def _leave_out(self, poll: Poll) -> None:
+        """Leaves out of a poll what an earlier session has given already."""
+        for number, batch in enumerate(poll.batches):
+            known = self._before.get(batch.split, set())
+            positions = batch.columns.column(POSITION).to_pylist()
+            again = np.array([position in known for position in positions])
+            if again.any():
+                poll.batches[number] = batch.filter(~again)
+        poll.batches = [batch for batch in poll.batches if len(batch)]
+        poll.invalid = [
+            record
+            for record in poll.invalid
+            if record.position not in self._before.get(record.split or "", set())
+        ]
+        for name, positions in self._read[self._number][0].items():
+            self._before.get(name, set()).difference_update(map(str, positions))
+
+    def unacknowledged(self) -> dict[str, list[str]]:
+        """Gives the ids of what has been read, but may come again, by split."""
+        with self.lock:
+            found = {name: list(ids) for name, ids in self._before.items() if ids}
+            read = [positions for positions, _, _ in self._read.values()]
+            for by_split in (self._left, *read):
+                for name, positions in by_split.items():
+                    ids = [each for each in positions if isinstance(each, str)]
+                    if ids:
+                        found.setdefault(name, []).extend(ids)
+            return found
 
     def finalizer(self) -> Callable[[], None]:
         """Gives the callback of the poll that was read last."""

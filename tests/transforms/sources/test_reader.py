@@ -63,7 +63,7 @@ def test_a_group_is_split_at_a_checkpoint_only(
     assert residual.positions == positions
     assert all(position.done for position in primary.positions.values())
     assert tracker.try_split(0) is None
-    assert not tracker.try_claim(positions)
+    assert not tracker.try_claim(Restriction(positions))
     assert tracker.check_done()
 
 
@@ -74,7 +74,9 @@ def test_a_group_that_is_not_read_to_its_end_is_not_done() -> None:
     )
     with pytest.raises(ValueError, match="splits left unread: a"):
         tracker.check_done()
-    assert tracker.try_claim({"a": SplitPosition(9, 9, True), "b": SplitPosition(9, 9, True)})
+    assert tracker.try_claim(
+        Restriction({"a": SplitPosition(9, 9, True), "b": SplitPosition(9, 9, True)})
+    )
     assert tracker.check_done()
 
 
@@ -117,7 +119,7 @@ def test_a_checkpoint_after_every_poll_changes_nothing(
         )
         polls.append(reader.poll())
         reader.close()
-        assert tracker.try_claim(polls[-1].positions)
+        assert tracker.try_claim(Restriction(polls[-1].positions))
         estimator.advance(polls[-1].state)
         split = tracker.try_split(0)
         assert split is not None
@@ -155,7 +157,7 @@ def test_calls_are_counted_once_all_has_been_read(done: bool, counted: list[int]
     found = []
     for _ in counted:
         tracker = PositionsTracker(coder.decode(coder.encode(restriction)))
-        assert tracker.try_claim(restriction.positions)
+        assert tracker.try_claim(restriction)
         split = tracker.try_split(0)
         assert split is not None
         restriction = split[1]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from beam_lateness.transforms.batch import POSITION, EventBatch
 from beam_lateness.transforms.sources.connector import AcknowledgingConnector, SplitPosition
 from beam_lateness.transforms.sources.sessions import (
     EngineSession,
@@ -139,6 +140,47 @@ def test_what_an_engine_session_could_not_acknowledge_is_tried_again() -> None:
     broker.deaf = False
     finalized(session, 2)
     assert broker.acknowledged() == {"a": ["a0"]}
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 4), st.booleans(), st.booleans()), min_size=1, max_size=12)
+)
+def test_what_comes_again_after_a_checkpoint_is_given_once(
+    steps: list[tuple[int, bool, bool]],
+) -> None:
+    """The engine goes back to its last checkpoint; the broker sends what is not acknowledged.
+
+    A step publishes messages and reads them; then the engine keeps that or not, and dies or not.
+    """
+    broker = Broker("a", ids=True)
+    session = engine_session(broker)
+    kept: tuple[list[str], dict[str, SplitPosition], dict[str, list[str]]] = ([], {}, {})
+    given_ids: list[str] = []
+    published = 0
+    for count, keeps, dies in steps:
+        for _ in range(count):
+            broker.publish("a", at("a", published))
+            published += 1
+        given_ids += ids_of(session.poll().batches)
+        if keeps:
+            kept = (list(given_ids), session.positions, session.unacknowledged())  # type: ignore[assignment]
+            session.finalizer()()
+        if dies:
+            session.close()
+            given_ids = list(kept[0])
+            positions = kept[1] or None
+            session = EngineSession(broker.group().open(positions), kept[2])
+    for _ in range(3):
+        given_ids += ids_of(session.poll().batches)
+        session.finalizer()()
+    assert sorted(given_ids) == sorted(f"a{number}" for number in range(published))
+    assert sorted(broker.acknowledged()["a"]) == sorted(f"a{n}" for n in range(published))
+
+
+def ids_of(batches: Sequence[EventBatch]) -> list[str]:
+    """The positions of records, which are the broker's ids."""
+    return [each for batch in batches for each in batch.columns.column(POSITION).to_pylist()]
 
 
 def opened(broker: Broker) -> Callable[[], Session]:

@@ -1,0 +1,1 @@
+"""Jobs on Flink, without a cluster."""
