@@ -6,7 +6,6 @@ python -m beam_lateness.pipelines.streaming --help
 from __future__ import annotations
 
 import logging
-import re
 import sys
 import threading
 from collections.abc import Mapping, Sequence
@@ -17,6 +16,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.runner import PipelineResult, PipelineState
 from rich.console import Console
 
+from beam_lateness.pipelines.causes import cause_of
 from beam_lateness.pipelines.ended import Ended
 from beam_lateness.pipelines.errors import EngineError
 from beam_lateness.pipelines.flink.options import (
@@ -51,7 +51,6 @@ OK, FAILED, MISUSED, INTERRUPTED = 0, 1, 2, 130
 
 _LOG = logging.getLogger(__name__)
 
-_ERROR_LINE: Final = re.compile(r"[\w.]*(?:Error|Exception)\b.*:")
 _END_WITHIN_S: Final = 5.0
 
 _PROGRAM: Final = "beam-lateness stream"
@@ -271,15 +270,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return FAILED
     except Exception as error:  # a runner raises what it likes
         _LOG.info("%s", error)
-        print(f"{_PROGRAM}: the job failed: {_cause(str(error))}", file=sys.stderr)
+        print(f"{_PROGRAM}: the job failed: {cause_of(str(error))}", file=sys.stderr)
         return FAILED
-
-
-def _cause(text: str) -> str:
-    """Gives the last line that names an error: engines tell the worker's whole traceback."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    errors = [line for line in lines if _ERROR_LINE.match(line)]
-    return errors[-1] if errors else lines[0] if lines else "no reason given"
 
 
 def usage() -> str:

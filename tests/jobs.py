@@ -165,6 +165,20 @@ def check_conservation(outcome: Outcome) -> None:
     assert len(outcome.invalid) == report["invalid"]
 
 
+def check_equal(outcome: Outcome, other: Outcome) -> None:
+    """Holds two outcomes to each other: final windows and too late records, record for record."""
+    assert outcome.finals == other.finals
+    assert outcome.too_late_ids == other.too_late_ids
+    stamps = [
+        [
+            (x["record_id"], x["watermark_ms"], x["late_by_ms"])
+            for x in sorted(each.too_late, key=lambda letter: str(letter["record_id"]))
+        ]
+        for each in (outcome, other)
+    ]
+    assert stamps[0] == stamps[1]
+
+
 def query(database: Path, sql: str) -> list[tuple[Any, ...]]:
     """Reads from a SQLite file."""
     connection = sqlite3.connect(database)

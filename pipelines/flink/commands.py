@@ -128,13 +128,14 @@ def _status(options: Any, console: Console) -> int:
         else f"{kept.path} ({kept.size:,} bytes, {format_time(kept.at_ms)})"
     )
     lines = {
-        "job": f"{job.name} ({job.id}), {job.state} since {format_time(job.start_ms)}",
-        "started anew": f"{rest.restarts(job.id)} times after failures",
+        "job": f"{job.name} ({job.id}), {job.state}, started {format_time(job.start_ms)}",
         "checkpoints": f"{kept.completed} completed, {kept.failed} failed",
         "last checkpoint": last,
-        "counts": f"{report.counts()}; since the job (last) began anew",
+        "counts": f"{report.counts()} (since the job began, or began anew)",
         "watermark": format_time(counts.get(metrics.WATERMARK_MS)),
     }
+    if not job.ended:
+        lines["restarts"] = f"{rest.restarts(job.id)} after failures"
     failure = rest.failure(job.id)
     if failure is not None:
         lines["last failure"] = failure

@@ -144,10 +144,10 @@ def set_safe_defaults(options: PipelineOptions, job: Job) -> None:
     if not in_job_server(options):
         _set(flink, "externalized_checkpoints_enabled", True)
         _set(flink, "retain_externalized_checkpoints_on_cancellation", True)
-    path = jar_path(options)
-    if path is not None:  # the job server has a current folder of its own
-        options.view_as(PortableOptions).output_executable_path = os.path.abspath(path)
     runner = options.view_as(FlinkRunnerOptions)
+    if jar_path(options) is not None:
+        _prepare_jar(options)
+        runner.flink_master = MAGIC_MASTERS[0]  # it runs on the cluster that is given the jar
     if not _given(options, "flink_version"):  # Beam's default is newer than what is tested here
         runner.flink_version = FLINK_VERSION
     if runner.parallelism < 1:
@@ -180,6 +180,18 @@ def _refuse_loss(flink: FlinkOptions, job: Job) -> None:
             "its source has given its splits: leave it out"
         )
         raise ValueError(msg)
+
+
+def _prepare_jar(options: PipelineOptions) -> None:
+    portable = options.view_as(PortableOptions)
+    if portable.job_endpoint:
+        msg = (
+            f"--job_endpoint={portable.job_endpoint} would write its own cluster into the jar of "
+            "--output_executable_path: leave it out"
+        )
+        raise ValueError(msg)
+    # The job server has a current folder of its own.
+    portable.output_executable_path = os.path.abspath(portable.output_executable_path)
 
 
 def _choose_workers(options: PipelineOptions) -> None:

@@ -15,6 +15,7 @@ import requests
 from apache_beam.metrics import monitoring_infos
 from apache_beam.portability.api import metrics_pb2
 
+from beam_lateness.pipelines.causes import cause_of
 from beam_lateness.pipelines.errors import EngineError
 from beam_lateness.transforms import metrics
 
@@ -28,7 +29,6 @@ _TIMEOUT_S: Final = 30.0
 _POLL_S: Final = 0.2
 _BEAMS_METRICS: Final = "__metricscontainers"
 _OURS: Final = re.compile(rf"\.{metrics.NAMESPACE}_")
-_LAST_WATERMARK_MS: Final = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -176,27 +176,11 @@ class FlinkRest:
         return found
 
     def failure(self, job_id: str) -> str | None:
-        """Gives the last line that names the cause of a job's last failure; None if there is none.
-
-        Flink wraps causes in each other; the innermost is what went wrong.
-        """
+        """Gives the cause of a job's last failure in one line; None if there was none."""
         entries = self._get(f"jobs/{job_id}/exceptions").get("exceptionHistory", {})
         for entry in entries.get("entries", [])[:1]:
-            lines = [line.strip() for line in entry["stacktrace"].splitlines()]
-            causes = [line for line in lines if line.startswith("Caused by: ")]
-            return (causes or lines or [""])[-1].removeprefix("Caused by: ")
+            return cause_of(entry["stacktrace"])
         return None
-
-    def read_through(self, job_id: str) -> bool:
-        """Says whether the end of time has come to every step: all has been read and fired."""
-        for vertex in self._get(f"jobs/{job_id}")["vertices"]:
-            path = f"jobs/{job_id}/vertices/{vertex['id']}/watermarks"
-            values = [int(entry["value"]) for entry in self._get(path)]
-            if vertex["name"].startswith("Source:"):
-                continue
-            if not values or min(values) < _LAST_WATERMARK_MS:
-                return False
-        return True
 
     def stop(self, job_id: str, folder: str | None = None, timeout_s: float = 600.0) -> str:
         """Stops a job with a savepoint, at a moment at which nothing is half done.
@@ -221,7 +205,7 @@ class FlinkRest:
                 operation = found["operation"]
                 if "location" in operation:
                     return str(operation["location"])
-                cause = _cause(operation["failure-cause"].get("stack-trace", ""))
+                cause = cause_of(operation["failure-cause"].get("stack-trace", ""))
                 msg = f"job {job_id} was not stopped, and goes on: {cause}"
                 raise EngineError(msg)
             time.sleep(_POLL_S)
@@ -300,10 +284,4 @@ def _refusal(answer: requests.Response) -> str:
         errors = answer.json()["errors"]
     except (ValueError, KeyError):
         return f"HTTP {answer.status_code}"
-    return _cause("\n".join(errors)) or f"HTTP {answer.status_code}"
-
-
-def _cause(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    causes = [line for line in lines if line.startswith("Caused by: ")]
-    return (causes or lines or [""])[-1 if causes else 0].removeprefix("Caused by: ")
+    return cause_of("\n".join(errors)) if errors else f"HTTP {answer.status_code}"

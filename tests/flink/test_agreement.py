@@ -20,14 +20,17 @@ from tests.jobs import (
     FLIGHT_FLAGS,
     FLIGHTS,
     PAYMENT_FLAGS,
+    PRISM,
     SETTINGS,
     Setting,
+    check_equal,
     read_flights,
     read_payments,
+    run_job,
 )
 from tests.model import Windowed, bounded, verdicts
 
-pytestmark = pytest.mark.flink
+pytestmark = [pytest.mark.flink, pytest.mark.usefixtures("prism")]
 
 RECORDS = 100_000
 CORE = [case for case in fixed_cases("window") if case.scope == "core"]
@@ -52,8 +55,7 @@ def expected(payments: Path) -> Windowed:
 def test_the_flights_come_out_as_the_model_says(
     flink: Cluster, tmp_path: Path, setting: Setting
 ) -> None:
-    """Every window, and every too late record; the right values are those of issue 3, on which
-    Prism agrees (tests/runners/test_agreement)."""
+    """And as on Prism: every window, every too late record, and how far too late it was."""
     flags = (*FLIGHT_FLAGS, *setting.flags, "--block_bytes=50000", *QUICK)
     outcome = run_on_flink(flink, tmp_path, [FLIGHTS], *flags)
     model = verdicts(
@@ -67,6 +69,8 @@ def test_the_flights_come_out_as_the_model_says(
     assert sum(row.value for row in outcome.rows) == setting.total
     assert outcome.totals == model.totals
     assert outcome.too_late_ids == sorted(event.name for event in model.too_late)
+    prisms = run_job(tmp_path / "prism", [FLIGHTS], *FLIGHT_FLAGS, *setting.flags, runner=PRISM)
+    check_equal(outcome, prisms)
 
 
 def test_payments_by_one_reader_come_out_as_the_model_says(
@@ -78,6 +82,8 @@ def test_payments_by_one_reader_come_out_as_the_model_says(
     assert outcome.totals == expected.totals
     assert outcome.too_late_ids == sorted(event.name for event in expected.too_late)
     assert outcome.report["late"] == len(expected.late)
+    prisms = run_job(tmp_path / "prism", [payments], *PAYMENTS[:-2], runner=PRISM)
+    check_equal(outcome, prisms)
 
 
 def test_payments_by_four_readers_are_conserved_exactly(

@@ -14,6 +14,7 @@ from tests.jobs import (
     SETTINGS,
     Outcome,
     Setting,
+    check_equal,
     cut,
     keep_history,
     read_history,
@@ -42,20 +43,6 @@ def embedded(tmp_path_factory: pytest.TempPathFactory) -> dict[Setting, Outcome]
     """What the embedded engine makes of each setting."""
     root = tmp_path_factory.mktemp("embedded")
     return {setting: run_flights(root / str(i), setting) for i, setting in enumerate(SETTINGS)}
-
-
-def check_equal(outcome: Outcome, other: Outcome) -> None:
-    """Final windows and too late records, record for record."""
-    assert outcome.finals == other.finals
-    assert outcome.too_late_ids == other.too_late_ids
-    stamps = [
-        [
-            (x["record_id"], x["watermark_ms"], x["late_by_ms"])
-            for x in sorted(each.too_late, key=lambda letter: str(letter["record_id"]))
-        ]
-        for each in (outcome, other)
-    ]
-    assert stamps[0] == stamps[1]
 
 
 @pytest.mark.parametrize("block_bytes", [8_000, 50_000, 8 << 20])

@@ -1,4 +1,4 @@
-"""A server that answers as the REST interface of Flink 1.19 does, from what a test has put there."""
+"""A server that answers as the REST interface of Flink 1.19 does, with what a test gives it."""
 
 from __future__ import annotations
 
@@ -15,6 +15,15 @@ from urllib.parse import parse_qs, urlsplit
 from apache_beam.portability.api import metrics_pb2
 
 START_MS: Final = 1_700_000_000_000
+TRACE: Final = """\
+java.util.concurrent.CompletionException: org.apache.flink.util.FlinkException: no savepoint
+\tat java.base/java.util.concurrent.CompletableFuture.encodeRelay(CompletableFuture.java:368)
+Caused by: org.apache.flink.runtime.checkpoint.CheckpointException: Some tasks are not running.
+\tat org.apache.flink.runtime.checkpoint.CheckpointCoordinator.stop(CheckpointCoordinator.java:1)
+Caused by: java.io.IOException: No space left on device
+\tat java.base/java.lang.Thread.run(Thread.java:829)
+"""
+ROOT: Final = "java.io.IOException: No space left on device"
 
 
 class Answer(str):
