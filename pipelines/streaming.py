@@ -139,16 +139,16 @@ def run_stream(argv: Sequence[str], console: Console) -> int:
     on_flink = asks_flink(options)
     if on_flink:
         make_absolute(stream)
+    else:
+        _check_elsewhere(options)
     config = read_config(stream, engine_keeps=on_flink)
     detach = options.view_as(FlinkOptions).detach
-    _check_detached(detach, on_flink, config)
+    _check_detached(detach, config)
     run = new_run()
     config.connector.initial_positions()
     if isinstance(config.connector, PubSub):
         config.connector.check(ordered_allowed=on_flink)
-    engine = choose_engine(
-        options, Job(config.endless, config.num_readers, run), config.input_bytes(), console.print
-    )
+    engine = choose_engine(options, _job(config, run), config.input_bytes(), console.print)
     console.print(f"engine: {engine.name} ({engine.reason})")
     metrics.start_tally()
     unpublish()
@@ -161,13 +161,13 @@ def run_stream(argv: Sequence[str], console: Console) -> int:
         console.print(f"job jar: {jar_path(options)}", soft_wrap=True)
         return OK
     if detach:
-        run_detached(pipeline, engine, config.endless, console)
+        run_detached(pipeline, engine, config.connector.follows, console)
         console.print(f"windows: {config.output} (run {run})", soft_wrap=True)
         return OK
     shown = sys.stderr
     try:
         if on_flink and not in_job_server(options):
-            ended = run_attached(pipeline, engine, config.endless, console)
+            ended = run_attached(pipeline, engine, config.connector.follows, console)
         else:
             with Progress(console):
                 ended = _run_to_end(pipeline, engine)
@@ -179,10 +179,25 @@ def run_stream(argv: Sequence[str], console: Console) -> int:
     return _finish(Report.of(ended.counts, engine.name, run), config, console, ended)
 
 
-def _check_detached(detach: bool, on_flink: bool, config: StreamConfig) -> None:
-    if detach and not on_flink:
-        msg = "--detach needs an engine outside this process; give --runner=FlinkRunner"
-        raise ValueError(msg)
+def _job(config: StreamConfig, run: str) -> Job:
+    return Job(config.endless, config.connector.follows, config.num_readers, run)
+
+
+def _check_elsewhere(options: PipelineOptions) -> None:
+    """Refuses flags of Flink on other engines: they would not go on where a savepoint says."""
+    flink = options.view_as(FlinkOptions)
+    for name, value in (
+        ("savepoint_path", flink.savepoint_path),
+        ("output_executable_path", jar_path(options)),
+        ("detach", flink.detach),
+    ):
+        if value:
+            flag = "resume --from" if name == "savepoint_path" else f"--{name}"
+            msg = f"{flag} is of Flink only; give --runner=FlinkRunner, or leave it out"
+            raise ValueError(msg)
+
+
+def _check_detached(detach: bool, config: StreamConfig) -> None:
     if detach and config.report is not None:
         msg = (
             f"--report={config.report} is written at the job's end, which --detach does not wait "

@@ -26,7 +26,7 @@ from beam_lateness.pipelines.flink.nodes import (
 )
 from beam_lateness.pipelines.flink.rest import FlinkRest
 from beam_lateness.pipelines.java import find_java
-from beam_lateness.pipelines.ports import accepts, is_free
+from beam_lateness.pipelines.ports import LARGEST, accepts, is_free
 
 _STATE: Final = "cluster.json"
 _START_S: Final = 90.0
@@ -41,12 +41,13 @@ class Node(NamedTuple):
     Args:
         name: Which one.
         pid: Its number.
-        created: When it was started, in seconds since the epoch: numbers are used again.
+        started: Its start, in seconds since that of the machine: numbers are used again, and the
+            clock may be set.
     """
 
     name: str
     pid: int
-    created: float
+    started: float
 
     @property
     def process(self) -> psutil.Process | None:
@@ -54,9 +55,27 @@ class Node(NamedTuple):
         with suppress(psutil.NoSuchProcess):
             found = psutil.Process(self.pid)
             alive = found.status() != psutil.STATUS_ZOMBIE
-            if alive and abs(found.create_time() - self.created) < 1:
+            if alive and abs(_since_boot(found) - self.started) < 1:
                 return found
         return None
+
+    def family(self) -> list[psutil.Process]:
+        """The process and all it has started: they are of one session, also when it has ended."""
+        if self.process is None and psutil.pid_exists(self.pid):
+            with suppress(psutil.NoSuchProcess):
+                if psutil.Process(self.pid).status() != psutil.STATUS_ZOMBIE:
+                    return []  # the number is somebody else's now
+        found = []
+        for each in psutil.process_iter():
+            with suppress(psutil.NoSuchProcess, ProcessLookupError, PermissionError):
+                zombie = each.status() == psutil.STATUS_ZOMBIE
+                if os.getsid(each.pid) == self.pid and not zombie:
+                    found.append(each)
+        return found
+
+
+def _since_boot(process: psutil.Process) -> float:
+    return float(process.create_time() - psutil.boot_time())
 
 
 class Jars(NamedTuple):
@@ -127,6 +146,11 @@ class Cluster:
             msg = f"a cluster runs in {layout.folder} already; `beam-lateness cluster down` ends it"
             raise EngineError(msg)
         for flag, port in layout.ports.items():
+            others = [name for name, other in layout.ports.items() if other == port]
+            if len(others) > 1 or not 0 < port <= LARGEST:
+                flags = " and ".join(f"{name}={port}" for name in others)
+                msg = f"{flags}: each needs a port of its own, from 1 to {LARGEST}"
+                raise ValueError(msg)
             if not is_free(port):
                 msg = (
                     f"port {port} is taken by another program; end it, or name another port "
@@ -169,7 +193,7 @@ class Cluster:
             The names of those that were running.
         """
         running = [node for node in reversed(self.nodes()) if node.process is not None]
-        for node in running:
+        for node in reversed(self.nodes()):
             self.end(node)
         while self._started:
             self._started.pop().wait(_STOP_S)
@@ -212,19 +236,15 @@ class Cluster:
 
     def end(self, node: Node) -> None:
         """Ends a process and its children: by SIGTERM, and by SIGKILL after a while."""
-        process = node.process
-        if process is None:
-            return
-        with suppress(psutil.NoSuchProcess):
-            family = [*process.children(recursive=True), process]
-            for each in family:
-                with suppress(psutil.NoSuchProcess):
-                    each.terminate()
-            _, alive = psutil.wait_procs(family, timeout=_STOP_S)
-            for each in alive:
-                with suppress(psutil.NoSuchProcess):
-                    each.kill()
-            psutil.wait_procs(alive, timeout=_STOP_S)
+        family = node.family()
+        for each in family:
+            with suppress(psutil.NoSuchProcess):
+                each.terminate()
+        _, alive = psutil.wait_procs(family, timeout=_STOP_S)
+        for each in alive:
+            with suppress(psutil.NoSuchProcess):
+                each.kill()
+        psutil.wait_procs(alive, timeout=_STOP_S)
 
     def _start(self, name: str, command: Sequence[str]) -> None:
         variables = {
@@ -245,7 +265,7 @@ class Cluster:
             )
         self._started.append(process)
         nodes = [node for node in self.nodes() if node.name != name]
-        nodes.append(Node(name, process.pid, psutil.Process(process.pid).create_time()))
+        nodes.append(Node(name, process.pid, _since_boot(psutil.Process(process.pid))))
         layout = {**asdict(self.layout), "folder": str(self.layout.folder)}
         state = self.layout.folder / _STATE
         written = state.with_suffix(".new")
@@ -256,13 +276,17 @@ class Cluster:
         """Waits until something is ready that one of the processes has to do."""
         end = time.monotonic() + _START_S
         while not ready():
-            if self.node(name).process is None:
-                msg = f"{name} has ended at its start; {self._tail(name)}"
-                raise EngineError(msg)
+            self._check_nodes()
             if time.monotonic() > end:
                 msg = f"{name} did not come up in {_START_S:g} s; {self._tail(name)}"
                 raise EngineError(msg)
             time.sleep(_POLL_S)
+
+    def _check_nodes(self) -> None:
+        for node in self.nodes():
+            if node.process is None:
+                msg = f"{node.name} has ended at its start; {self._tail(node.name)}"
+                raise EngineError(msg)
 
     def _answers(self) -> bool:
         with suppress(EngineError):

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from rich.console import Console
-from rich.text import Text
 
 from beam_lateness.pipelines import streaming
 from beam_lateness.pipelines.errors import EngineError
@@ -64,7 +63,7 @@ def _cluster(options: Any, console: Console) -> int:
     folder = Path(options.folder).absolute()
     if options.action == "down":
         ended = Cluster.of(folder).down()
-        console.print(f"ended: {', '.join(ended) or 'nothing ran'}; logs are in {folder / 'log'}")
+        _say(console, f"ended: {', '.join(ended) or 'nothing ran'}; logs are in {folder / 'log'}")
         return _OK
     if options.action == "status":
         return _show_cluster(Cluster.of(folder), console)
@@ -89,18 +88,17 @@ def _show_cluster(shown: Cluster, console: Console) -> int:
     layout, troubles = shown.layout, shown.troubles()
     if troubles:
         for trouble in troubles:
-            console.print(Text(trouble), soft_wrap=True)
+            _say(console, trouble)
         return _TROUBLED
     overview = shown.rest.overview()
-    console.print(
+    _say(
+        console,
         f"Flink {overview['flink-version']} on http://{layout.master}: "
         f"{overview['taskmanagers']} task managers, {overview['slots-available']} of "
         f"{overview['slots-total']} slots free, {overview['jobs-running']} jobs running",
-        highlight=False,
-        soft_wrap=True,
     )
-    console.print(f"logs, checkpoints and savepoints: {layout.folder}", soft_wrap=True)
-    console.print(f"flags of a job: {' '.join(layout.flags)}", highlight=False, soft_wrap=True)
+    _say(console, f"logs, checkpoints and savepoints: {layout.folder}")
+    _say(console, f"flags of a job: {' '.join(layout.flags)}")
     return _OK
 
 
@@ -117,7 +115,7 @@ def _status(options: Any, console: Console) -> int:
     if options.job is None:
         for job in rest.jobs():
             line = f"{job.state:<10} {format_time(job.start_ms)}  {job.id}  {job.name}"
-            console.print(Text(line), soft_wrap=True)
+            _say(console, line)
         return _OK
     job = rest.job(options.job)
     kept, counts = rest.checkpoints(job.id), rest.counts(job.id)
@@ -140,7 +138,7 @@ def _status(options: Any, console: Console) -> int:
     if failure is not None:
         lines["last failure"] = failure
     for name, text in lines.items():
-        console.print(Text(f"{name}: {text}"), soft_wrap=True)
+        _say(console, f"{name}: {text}")
     return _TROUBLED if job.state == "FAILED" else _OK
 
 
@@ -177,17 +175,21 @@ def _stop(options: Any, console: Console) -> int:
         rest.cancel(job.id)
         rest.await_state(job.id)
         kept = f"; its last checkpoint: {path}" if path else ""
-        console.print(f"cancelled {job.name}{kept}", soft_wrap=True, highlight=False)
+        _say(console, f"cancelled {job.name}{kept}")
         return _OK
     folder = options.savepoint
     where = rest.stop(job.id, None if folder == _CLUSTERS_OWN else _url(folder))
-    console.print(f"stopped {job.name}; savepoint: {where}", soft_wrap=True, highlight=False)
-    console.print(
+    _say(console, f"stopped {job.name}; savepoint: {where}")
+    _say(
+        console,
         f"go on: beam-lateness resume --from={where} with the flags of the job",
-        soft_wrap=True,
-        highlight=False,
     )
     return _OK
+
+
+def _say(console: Console, text: str) -> None:
+    """Prints a line as it is: a path may hold what would be markup."""
+    console.print(text, soft_wrap=True, highlight=False, markup=False)
 
 
 def _url(folder: str) -> str:

@@ -23,11 +23,9 @@ from beam_lateness.pipelines.flink.options import (
     jar_path,
     set_safe_defaults,
 )
-from beam_lateness.pipelines.flink.rest import FlinkRest
+from beam_lateness.pipelines.flink.rest import LOCAL_HOSTS, FlinkRest
 from beam_lateness.pipelines.java import find_java
 from beam_lateness.pipelines.ports import accepts
-
-_LOCAL: tuple[str, ...] = ("localhost", "127.0.0.1")
 
 
 class StoppableFlinkRunner(FlinkRunner):
@@ -93,21 +91,22 @@ def _check_cluster(runner: Any, *, ours: bool) -> None:
 def _check_workers(portable: Any, runner: Any) -> None:
     """Looks for the pool of workers where this machine is the cluster's."""
     host = runner.flink_master.split("//")[-1].split(":")[0]
-    if portable.environment_type != EXTERNAL_WORKERS or host not in _LOCAL:
+    if portable.environment_type != EXTERNAL_WORKERS or host not in LOCAL_HOSTS:
         return
-    pool, _, port = portable.environment_config.rpartition(":")
-    if pool in _LOCAL and port.isdecimal() and not accepts(int(port)):
+    pool, _, port = (portable.environment_config or "").rpartition(":")
+    if pool in LOCAL_HOSTS and port.isdecimal() and not accepts(int(port)):
         msg = (
             f"no pool of workers answers at --environment_config={portable.environment_config}; "
             "`beam-lateness cluster up` starts one, or run `python -m "
-            f"apache_beam.runners.worker.worker_pool_main --service_port={port}`"
+            f"apache_beam.runners.worker.worker_pool_main --service_port={port}` (for a cluster "
+            "elsewhere, reached by a forwarded port, name it by its address)"
         )
         raise EngineError(msg)
 
 
 def _check_endpoint(endpoint: str) -> None:
     host, _, port = endpoint.rpartition(":")
-    if host in _LOCAL and port.isdecimal() and not accepts(int(port)):
+    if host in LOCAL_HOSTS and port.isdecimal() and not accepts(int(port)):
         msg = (
             f"no job server answers at --job_endpoint={endpoint}; `beam-lateness cluster up` "
             "starts one, or leave the flag out for one of the job's own"

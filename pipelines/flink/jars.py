@@ -56,6 +56,8 @@ def job_server_jar(named: str | None, flink_version: str, job_server_version: st
     found = cache_folder() / name / _JAR
     if found.is_file():
         return str(found)
+    if found.parent.is_dir():  # somebody has tidied up: a folder alone would be taken for built
+        shutil.rmtree(found.parent)
     failures = []
     try:
         what = f"Beam's job server {job_server_version} for Flink {flink_version}"
@@ -124,7 +126,7 @@ def flink_jars(home: str | None, say: Say) -> list[Path]:
         folder = Path(named) / "lib"
         what = "--flink_home" if home else f"${FLINK_HOME}"
         found = _needed(folder)
-        if not any(jar.name.startswith("flink-dist-") for jar in found):
+        if not any(map(_is_flink, found)):
             msg = f"{what}={named!r} holds no lib/flink-dist-*.jar; name an unpacked Flink"
             raise ValueError(msg)
         return found
@@ -132,6 +134,10 @@ def flink_jars(home: str | None, say: Say) -> list[Path]:
     if not (cache_folder() / name).is_dir():
         say(f"Getting Flink {FLINK_PATCH} ({_LIBRARIES}, 230 MB) from the package index, once.")
     return _needed(build_once(name, _fetch))
+
+
+def _is_flink(jar: Path) -> bool:
+    return jar.name.startswith("flink-dist-")
 
 
 def _needed(folder: Path) -> list[Path]:
@@ -157,3 +163,6 @@ def _fetch(folder: Path) -> None:
                     if content is not None:
                         with (folder / name).open("wb") as jar:
                             shutil.copyfileobj(content, jar)
+    if not any(_is_flink(jar) for jar in folder.iterdir()):
+        msg = f"{_LIBRARIES} {FLINK_PATCH} holds no flink-dist; name a Flink with --flink_home"
+        raise EngineError(msg)

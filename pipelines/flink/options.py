@@ -7,6 +7,7 @@ they are declared, so that a wrong one is refused and a right one needs no guess
 from __future__ import annotations
 
 import argparse
+import glob
 import os
 from typing import Any, Final, NamedTuple
 
@@ -29,6 +30,8 @@ EXTERNAL_WORKERS: Final = "EXTERNAL"
 CHECKPOINTING_INTERVAL_MS: Final = 10_000
 _LEAST_CHECKPOINTING_MS: Final = 1000
 _BUNDLE_MS: Final = 200
+_UNSET: Final = -1
+_EXACTLY_ONCE: Final = "EXACTLY_ONCE"
 _RETRIES: Final = 10
 _LIVE_RETRIES: Final = 100
 _RETRY_DELAY_MS: Final = 2000
@@ -54,6 +57,9 @@ class FlinkOptions(PipelineOptions):
             "checkpoint_timeout_millis": "ms after which a checkpoint is given up",
             "max_bundle_time_mills": f"ms after which a bundle is finished ({_BUNDLE_MS})",
             "max_bundle_size": "elements after which a bundle is finished",
+            "num_concurrent_checkpoints": "checkpoints at a time (1)",
+            "auto_watermark_interval": "ms between watermarks of Flink's own sources",
+            "latency_tracking_interval": "ms between markers that measure latency (0: none)",
             "number_of_execution_retries": "failures after which a job is given up "
             f"({_RETRIES}; live: {_LIVE_RETRIES})",
             "execution_retry_delay": f"ms between a failure and the next try ({_RETRY_DELAY_MS})",
@@ -69,12 +75,20 @@ class FlinkOptions(PipelineOptions):
             "allow_non_restored_state": "resume even if the savepoint holds state of steps that "
             "are no more (false)",
             "faster_copy": "copy no elements between steps of a task (false)",
+            "object_reuse": "use element objects again (false)",
+            "operator_chaining": "run steps that follow each other in one task (true)",
+            "unaligned_checkpoint_enabled": "checkpoints overtake what is on its way (false)",
+            "fail_on_checkpointing_errors": "a checkpoint that fails fails the job (true)",
+            "disable_metrics": "keep no metrics: `status` has no counts then (false)",
         }
         for name, text in switches.items():
             group.add_argument(f"--{name}", type=truth, nargs="?", const=True, help=text)
         texts = {
             "savepoint_path": "savepoint or checkpoint to go on from (`resume --from` sets it)",
-            "state_backend": "where state is kept: rocksdb, or filesystem (the cluster's own)",
+            "checkpointing_mode": "EXACTLY_ONCE, or AT_LEAST_ONCE, which counts twice "
+            "(EXACTLY_ONCE)",
+            "state_backend": "where state is kept: filesystem (the cluster's own choice; for "
+            "rocksdb, name it in the cluster's configuration)",
             "state_backend_storage_path": "URL of the folder for its checkpoints (the cluster's)",
             "flink_conf_dir": "folder with Flink's configuration, for the job server",
         }
@@ -113,12 +127,14 @@ class Job(NamedTuple):
     """What the settings depend on.
 
     Args:
-        endless: Whether its input has no end, or a pace.
+        endless: Whether its input is read as time goes by: it has no end, or a pace.
+        live: Whether it has no end.
         num_readers: How many readers share the input.
         run: Names the run.
     """
 
     endless: bool
+    live: bool
     num_readers: int
     run: str
 
@@ -136,10 +152,10 @@ def set_safe_defaults(options: PipelineOptions, job: Job) -> None:
     _refuse_loss(flink, job)
     _set(flink, "max_bundle_time_mills", _BUNDLE_MS)
     # Bounded: with Flink's own default, endless restarts look like a job that hangs.
-    _set(flink, "number_of_execution_retries", _LIVE_RETRIES if job.endless else _RETRIES)
+    _set(flink, "number_of_execution_retries", _LIVE_RETRIES if job.live else _RETRIES)
     _set(flink, "execution_retry_delay", _RETRY_DELAY_MS)
     # Left out, a live job's sources stay, and so do its checkpoints.
-    if not job.endless:
+    if not job.live:
         _set(flink, "shutdown_sources_after_idle_ms", 0)
     if not in_job_server(options):
         _set(flink, "externalized_checkpoints_enabled", True)
@@ -150,8 +166,11 @@ def set_safe_defaults(options: PipelineOptions, job: Job) -> None:
         runner.flink_master = MAGIC_MASTERS[0]  # it runs on the cluster that is given the jar
     if not _given(options, "flink_version"):  # Beam's default is newer than what is tested here
         runner.flink_version = FLINK_VERSION
-    if runner.parallelism < 1:
+    if runner.parallelism == _UNSET:
         runner.parallelism = job.num_readers
+    if runner.parallelism < 1:
+        msg = f"--parallelism must be at least 1, got {runner.parallelism}"
+        raise ValueError(msg)
     cloud = options.view_as(GoogleCloudOptions)
     if not cloud.job_name:
         cloud.job_name = f"beam-lateness-{job.run}".lower()
@@ -160,11 +179,11 @@ def set_safe_defaults(options: PipelineOptions, job: Job) -> None:
 
 def _refuse_loss(flink: FlinkOptions, job: Job) -> None:
     interval = flink.checkpointing_interval
-    if job.endless and interval < _LEAST_CHECKPOINTING_MS:
+    if job.live and interval < _LEAST_CHECKPOINTING_MS:
         msg = (
             f"--checkpointing_interval must be at least {_LEAST_CHECKPOINTING_MS} (ms) for a live "
             f"input, got {interval}: without checkpoints nothing is acknowledged, and the first "
-            "failure loses what the windows hold"
+            "failure loses what the windows hold; more of them than one a second hinder the job"
         )
         raise ValueError(msg)
     if not flink.finish_bundle_before_checkpointing and interval > 0:
@@ -173,8 +192,14 @@ def _refuse_loss(flink: FlinkOptions, job: Job) -> None:
             "that is open at the barrier is in none of them. Leave the flag out"
         )
         raise ValueError(msg)
+    if (flink.checkpointing_mode or _EXACTLY_ONCE) != _EXACTLY_ONCE:
+        msg = (
+            f"--checkpointing_mode={flink.checkpointing_mode} counts records twice after a "
+            f"failure: leave it out ({_EXACTLY_ONCE})"
+        )
+        raise ValueError(msg)
     idle_ms = flink.shutdown_sources_after_idle_ms
-    if job.endless and idle_ms is not None and idle_ms >= 0:
+    if job.live and idle_ms is not None and idle_ms >= 0:
         msg = (
             f"--shutdown_sources_after_idle_ms={idle_ms} ends the checkpoints of a live job once "
             "its source has given its splits: leave it out"
@@ -200,7 +225,9 @@ def _choose_workers(options: PipelineOptions) -> None:
     inside = in_job_server(options)
     if not portable.environment_type:
         portable.environment_type = LOOPBACK_WORKERS if inside else EXTERNAL_WORKERS
-    if portable.environment_type == EXTERNAL_WORKERS and not portable.environment_config:
+    portable.environment_type = portable.environment_type.upper()
+    named = portable.environment_config or portable.environment_options
+    if portable.environment_type == EXTERNAL_WORKERS and not named:
         portable.environment_config = WORKERS_ADDRESS
     if options.view_as(FlinkOptions).detach:
         if jar_path(options) is not None:
@@ -226,18 +253,23 @@ def make_absolute(stream: Any) -> None:
     Args:
         stream: The flags of the streaming job; its files are replaced.
     """
-    stream.input = [_absolute(name) for name in stream.input or ()]
+    stream.input = [_absolute(name, pattern=True) for name in stream.input or ()]
     for name in ("output", "dead_letters", "checkpoint"):
         value = getattr(stream, name)
         if value is not None:
             setattr(stream, name, _absolute(value))
 
 
-def _absolute(name: str) -> str:
+def _absolute(name: str, *, pattern: bool = False) -> str:
     scheme, sign, path = name.partition(":///")
-    if sign and scheme == "sqlite":
-        return f"{scheme}{sign}{os.path.abspath(path)}"
-    return name if "://" in name else os.path.abspath(name)
+    if sign and scheme.partition("+")[0] == "sqlite":
+        file = path not in ("", ":memory:")
+        return f"{scheme}{sign}{os.path.abspath(path)}" if file else name
+    if not name or "://" in name:
+        return name
+    if pattern and not os.path.isabs(name):
+        return os.path.normpath(os.path.join(glob.escape(os.getcwd()), name))
+    return os.path.abspath(name)
 
 
 def _set(options: Any, name: str, value: Any) -> None:

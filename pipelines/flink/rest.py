@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import requests
 from apache_beam.metrics import monitoring_infos
@@ -23,6 +23,7 @@ MASTER: Final = "localhost:8081"
 MAGIC_MASTERS: Final = ("[auto]", "[local]", "[collection]")
 """Beam's names for a Flink inside the job server, which has no REST interface."""
 
+LOCAL_HOSTS: Final = ("localhost", "127.0.0.1")
 RUNNING: Final = "RUNNING"
 ENDED: Final = ("FINISHED", "CANCELED", "FAILED")
 _TIMEOUT_S: Final = 30.0
@@ -88,10 +89,16 @@ class FlinkRest:
     def __init__(self, master: str) -> None:
         self.master = master
         self._url = (master if "://" in master else f"http://{master}").rstrip("/")
+        self._session = requests.Session()
+        # A proxy knows nothing of this machine.
+        self._session.trust_env = urlsplit(self._url).hostname not in LOCAL_HOSTS
 
     def overview(self) -> Mapping[str, Any]:
         """Gives task managers, slots, jobs and the version of Flink."""
-        return self._get("overview")
+        found = self._get("overview")
+        if not isinstance(found, dict) or "flink-version" not in found:
+            raise self._stranger()
+        return found
 
     def task_managers(self) -> set[str]:
         """Gives the ids of the task managers."""
@@ -99,7 +106,10 @@ class FlinkRest:
 
     def jobs(self) -> list[Job]:
         """Gives the jobs that the cluster remembers, the last started first."""
-        found = [_job(entry) for entry in self._get("jobs/overview")["jobs"]]
+        told = self._get("jobs/overview")
+        if not isinstance(told, dict) or "jobs" not in told:
+            raise self._stranger()
+        found = [_job(entry) for entry in told["jobs"]]
         return sorted(found, key=lambda job: job.start_ms, reverse=True)
 
     def job(self, name: str | None = None) -> Job:
@@ -167,12 +177,13 @@ class FlinkRest:
             if not names:
                 continue
             asked = quote(",".join(names))
-            for entry in self._get(f"{path}?get={asked}&agg=sum,max"):
+            for entry in self._get(f"{path}?get={asked}&agg=sum,min"):
                 name = _OURS.split(entry["id"])[-1]
                 if name in metrics.COUNTS:
                     found[name] += int(entry["sum"])
-                else:
-                    found[name] = max(int(entry["max"]), found.get(name, int(entry["max"])))
+                else:  # a gauge: of several watermarks the lowest holds
+                    least = int(entry["min"])
+                    found[name] = min(least, found.get(name, least))
         return found
 
     def failure(self, job_id: str) -> str | None:
@@ -228,7 +239,8 @@ class FlinkRest:
             if job.ended or job.state in states:
                 return job
             time.sleep(_POLL_S)
-        msg = f"job {job_id} is {job.state} after {timeout_s:g} s, not {' or '.join(states)}"
+        wanted = " or ".join(states) or "over"
+        msg = f"job {job_id} is {job.state} after {timeout_s:g} s, not {wanted}"
         raise EngineError(msg)
 
     def _get(self, path: str) -> Any:
@@ -236,21 +248,29 @@ class FlinkRest:
 
     def _call(self, method: str, path: str, body: Any) -> Any:
         try:
-            answer = requests.request(method, f"{self._url}/{path}", json=body, timeout=_TIMEOUT_S)
+            url = f"{self._url}/{path}"
+            answer = self._session.request(method, url, json=body, timeout=_TIMEOUT_S)
         except requests.RequestException as error:
             msg = (
                 f"no Flink answers at {self.master} ({type(error).__name__}); start one with "
                 "`beam-lateness cluster up`, or name another with --flink_master=HOST:PORT"
             )
             raise EngineError(msg) from error
-        if not answer.ok:
-            msg = f"Flink at {self.master} refuses {method} {path}: {_refusal(answer)}"
-            raise EngineError(msg)
         try:
-            return answer.json()
-        except ValueError as error:
-            msg = f"what answers at {self.master} is no Flink; name another with --flink_master"
-            raise EngineError(msg) from error
+            found = answer.json()
+        except ValueError:
+            found = None
+        if not answer.ok and isinstance(found, dict) and "errors" in found:
+            msg = f"Flink at {self.master} refuses {method} {path}: {_refusal(found, answer)}"
+            raise EngineError(msg)
+        if not answer.ok or found is None:
+            raise self._stranger()
+        return found
+
+    def _stranger(self) -> EngineError:
+        return EngineError(
+            f"what answers at {self.master} is no Flink; name another with --flink_master"
+        )
 
 
 def _job(entry: Mapping[str, Any]) -> Job:
@@ -276,12 +296,9 @@ def _add(info: Mapping[str, Any], counts: dict[str, int]) -> None:
         counts[name] = counts.get(name, 0) + monitoring_infos.extract_counter_value(found)
     elif monitoring_infos.is_gauge(found):
         _, value = monitoring_infos.extract_gauge_value(found)
-        counts[name] = value
+        counts[name] = min(value, counts.get(name, value))
 
 
-def _refusal(answer: requests.Response) -> str:
-    try:
-        errors = answer.json()["errors"]
-    except (ValueError, KeyError):
-        return f"HTTP {answer.status_code}"
+def _refusal(found: Mapping[str, Any], answer: requests.Response) -> str:
+    errors = [str(each) for each in found["errors"]]
     return cause_of("\n".join(errors)) if errors else f"HTTP {answer.status_code}"

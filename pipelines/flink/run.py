@@ -21,7 +21,9 @@ from beam_lateness.pipelines.flink.options import FlinkOptions
 from beam_lateness.pipelines.flink.rest import RUNNING, FlinkRest, Job
 from beam_lateness.pipelines.interrupts import interrupts
 
-_SUBMIT_S: Final = 120.0
+_SUBMIT_S: Final = 600.0
+_WITHDRAW_S: Final = 10.0
+_PATIENCE_S: Final = 60.0
 _POLL_S: Final = 0.2
 _SAY_S: Final = 30.0
 
@@ -51,17 +53,26 @@ class ClusterRun:
         self._console = console
         self._name = str(options.view_as(GoogleCloudOptions).job_name)
         self._resumed = options.view_as(FlinkOptions).savepoint_path is not None
+        self._before: set[str] = set()
         self._rest = FlinkRest(options.view_as(FlinkRunnerOptions).flink_master)
 
     def submit(self) -> Job:
         """Submits the job, and waits until it runs.
 
         Raises:
+            ValueError: If a job of its name runs already.
             RuntimeError: If Flink or the job server does not take it.
         """
-        before = {job.id for job in self._rest.jobs()}
+        for job in self._rest.jobs():
+            if job.name == self._name and not job.ended:
+                msg = (
+                    f"--job_name={self._name} runs on {self._rest.master} already ({job.id}): two "
+                    "of them would write the same; stop it first, or give another name"
+                )
+                raise ValueError(msg)
+            self._before.add(job.id)
         result = self._pipeline.run()
-        job = self._rest.await_state(self._find(result, before), RUNNING)
+        job = self._rest.await_state(self._find(result), RUNNING)
         self._say(f"job {job.name} ({job.id}) runs on {self._rest.master}")
         return job
 
@@ -93,6 +104,7 @@ class ClusterRun:
                 job = self._follow(job)
         except KeyboardInterrupt:
             if job is None:
+                self._withdraw()
                 raise
             return self._stop(job)
         finally:
@@ -106,12 +118,25 @@ class ClusterRun:
             self._rest.counts(job.id), remark is not None, whole=not begun_anew, remark=remark
         )
 
-    def _find(self, result: PipelineResult, before: set[str]) -> str:
+    def _withdraw(self) -> None:
+        """Cancels the job, should it have come to the cluster before the interrupt."""
+        end = time.monotonic() + _WITHDRAW_S
+        while time.monotonic() < end:
+            for job in self._new():
+                self._rest.cancel(job.id)
+                return
+            time.sleep(_POLL_S)
+
+    def _new(self) -> list[Job]:
+        """The job, once it has come to the cluster."""
+        jobs = self._rest.jobs()
+        return [job for job in jobs if job.name == self._name and job.id not in self._before]
+
+    def _find(self, result: PipelineResult) -> str:
         end = time.monotonic() + _SUBMIT_S
         while time.monotonic() < end:
-            for job in self._rest.jobs():
-                if job.name == self._name and job.id not in before:
-                    return job.id
+            for job in self._new():
+                return job.id
             if result.state in (PipelineState.FAILED, PipelineState.CANCELLED):
                 result.wait_until_finish()  # raises what the job server said
             time.sleep(_POLL_S)
@@ -120,17 +145,23 @@ class ClusterRun:
 
     def _follow(self, job: Job) -> Job:
         """Waits for a job's end, and says so when it is started anew."""
-        restored, said = 0, time.monotonic()
+        restored, said = int(self._resumed), time.monotonic()
+        answered = time.monotonic()
         while not job.ended:
             time.sleep(_POLL_S)
-            job = self._rest.job(job.id)
-            if time.monotonic() - said < _SAY_S:
-                continue
-            said = time.monotonic()
-            now = self._rest.checkpoints(job.id).restored
-            if now > restored:
-                self._say(f"started anew after a failure: {self._rest.failure(job.id)}")
-                restored = now
+            try:
+                job = self._rest.job(job.id)
+                if time.monotonic() - said >= _SAY_S:
+                    said = time.monotonic()
+                    now = self._rest.checkpoints(job.id).restored
+                    if now > restored:
+                        self._say(f"started anew after a failure: {self._rest.failure(job.id)}")
+                    restored = max(now, restored)
+                answered = time.monotonic()
+            except EngineError as error:  # a job manager may be busy, or come back
+                if time.monotonic() - answered > _PATIENCE_S:
+                    msg = f"{error}; whether job {job.name} ({job.id}) goes on is not known"
+                    raise RuntimeError(msg) from error
         return job
 
     def _refuse_failed(self, job: Job) -> None:

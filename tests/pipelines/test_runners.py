@@ -73,7 +73,7 @@ class Machine:
     def choose(self, *flags: str, endless: bool = False, size: int | None = 1000) -> Engine:
         """Chooses the engine of a job."""
         self.options = PipelineOptions(list(flags))
-        return choose_engine(self.options, Job(endless, 1, "run"), size, self.said.append)
+        return choose_engine(self.options, Job(endless, False, 1, "run"), size, self.said.append)
 
 
 @pytest.fixture

@@ -40,7 +40,7 @@ class WriteIds(beam.DoFn):
 def main(subscription: str, path: str) -> None:
     """Runs it, until it is killed."""
     options = PipelineOptions(["--runner=PrismRunner"])
-    engine = choose_engine(options, Job(True, 1, "run"), None, print)
+    engine = choose_engine(options, Job(True, True, 1, "run"), None, print)
     strategy = WatermarkStrategy.for_bounded_out_of_orderness(f"{BOUND_MS}ms")
     source = ReadEvents(
         PubSub([subscription], JsonLines("k", "v", "id"), lease="60s"),

@@ -240,7 +240,7 @@ def test_a_job_shows_its_watermark_as_beam_metrics(tmp_path: Path, prism: str) -
     """Gauges for every monitoring that reads Beam's metrics, and a count of what is behind."""
     path = write_lines(tmp_path / "in.jsonl", [record(s, key="a") for s in (1, 9, 5, 20)])
     options = PipelineOptions([f"--prism_location={prism}", "--runner=PrismRunner"])
-    engine = choose_engine(options, Job(True, 1, "run"), None, print)
+    engine = choose_engine(options, Job(True, True, 1, "run"), None, print)
     pipeline = beam.Pipeline(runner=engine.runner, options=options)
     strategy = WatermarkStrategy.for_bounded_out_of_orderness("2s")
     read = pipeline | ReadEvents(Files([str(path)], JsonLines("k", "v", "id")), strategy)

@@ -17,6 +17,7 @@ from beam_lateness.transforms.sources.connector import Positions, SplitPosition
 from beam_lateness.transforms.sources.emit import emit
 from beam_lateness.transforms.sources.group import Group, GroupReader
 from beam_lateness.transforms.sources.rhythm import PROMPT, Rhythm
+from beam_lateness.transforms.sources.sessions import EngineSession
 from beam_lateness.transforms.sources.share import Share
 from beam_lateness.transforms.watermarks.estimator import (
     GroupState,
@@ -128,7 +129,7 @@ class ReadGroup(beam.DoFn, RestrictionProvider, WatermarkEstimatorProvider):
 
     def __init__(self, group: Group, rhythm: Rhythm = PROMPT) -> None:
         self._group = group
-        self._rhythm = rhythm
+        self.rhythm = rhythm
         self._readers: dict[bytes, GroupReader] = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -173,34 +174,43 @@ class ReadGroup(beam.DoFn, RestrictionProvider, WatermarkEstimatorProvider):
         restriction = tracker.current_restriction()
         positions = restriction.positions
         if restriction.all_read:
-            self._close(element)
-            if tracker.try_claim(restriction) and restriction.closing < self._rhythm.closing_calls:
+            self.close(element)
+            if tracker.try_claim(restriction) and restriction.closing < self.rhythm.closing_calls:
                 tracker.defer_remainder()
             return
         reader = self._reader_at(element, positions, estimator.get_estimator_state())
-        for poll in self._rhythm.polls(reader):
+        for poll in self.rhythm.polls(reader):
             if not tracker.try_claim(Restriction(poll.positions)):
-                self._close(element)
+                self.close(element)
                 return
             yield from emit(poll)
             estimator.advance(poll.state)
-            delay_s = self._rhythm.delay_s(poll)
+            delay_s = self.rhythm.delay_s(poll)
         tracker.defer_remainder(BeamDuration.of(delay_s))
 
     def teardown(self) -> None:
         for element in list(self._readers):
-            self._close(element)
+            self.close(element)
+
+    def reader_for(self, element: bytes, restriction: Restriction, state: GroupState) -> Any:
+        """Gives what polls a share from where a restriction stands."""
+        return self._reader_at(element, restriction.positions, state)
+
+    def kept_by(self, reader: Any) -> EngineSession | None:
+        """Gives the session that the engine must tell what it has kept; None if there is none."""
+        return None
 
     def _reader_at(self, element: bytes, positions: Positions, state: GroupState) -> GroupReader:
         """The reader of the last call if it stands there (it holds parsed blocks), or a new one."""
         reader = self._readers.get(element)
         if reader is None or reader.positions != positions or reader.state != state:
-            self._close(element)
+            self.close(element)
             share = Share.decode(element)
             reader = self._readers[element] = self._group.open(positions, state, share=share)
         return reader
 
-    def _close(self, element: bytes) -> None:
+    def close(self, element: bytes) -> None:
+        """Closes the reader of a share."""
         reader = self._readers.pop(element, None)
         if reader is not None:
             reader.close()

@@ -44,6 +44,16 @@ class ReadMessages(ReadGroup):
         """Opens a share of the input where a restriction stands."""
         raise NotImplementedError
 
+    def reader_for(self, element: bytes, restriction: Restriction, state: GroupState) -> Session:
+        """Gives the session of this process that stands where a restriction does."""
+        share = Share.decode(element)
+        create = _Open(self, share, restriction, state)
+        return session_of(f"{self._name}-{share.index}", restriction.positions, create)
+
+    def kept_by(self, reader: Any) -> EngineSession | None:
+        """Gives the session, if it waits for the engine."""
+        return reader if isinstance(reader, EngineSession) else None
+
     def _read(
         self, element: bytes, tracker: Any, estimator: Any, finalizer: Any = None
     ) -> Iterable[Any]:
@@ -56,15 +66,13 @@ class ReadMessages(ReadGroup):
             finalizer: Told whom to call when the engine has kept what was read.
         """
         restriction = tracker.current_restriction()
-        share = Share.decode(element)
-        create = _Open(self, share, restriction, estimator.get_estimator_state())
-        session = session_of(f"{self._name}-{share.index}", restriction.positions, create)
-        for poll in self._rhythm.polls(session):
+        session = self.reader_for(element, restriction, estimator.get_estimator_state())
+        for poll in self.rhythm.polls(session):
             if not tracker.try_claim(Restriction(poll.positions)):
                 return  # the pipeline drains
             yield from emit(poll)
             estimator.advance(poll.state)
-            delay_s = self._rhythm.delay_s(poll)
+            delay_s = self.rhythm.delay_s(poll)
         tracker.try_claim(Restriction(poll.positions, unacknowledged=session.unacknowledged()))
         if finalizer is not None:
             finalizer.register(session.finalizer())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,21 +17,27 @@ from apache_beam.coders import VarIntCoder
 from apache_beam.pipeline import AppliedPTransform, PipelineVisitor
 from apache_beam.pvalue import PBegin, PCollection
 from apache_beam.runners.direct.direct_runner import BundleBasedDirectRunner
-from apache_beam.runners.portability.prism_runner import PrismRunner
 from apache_beam.testing.test_stream import TestStream
 from apache_beam.transforms.window import TimestampedValue
+from apache_beam.typehints import typehints
 
 from beam_lateness.transforms.batch import EventBatch
 from beam_lateness.transforms.beam_time import to_ms, to_timestamp
 from beam_lateness.transforms.commits.store import CommitAfterStore
 from beam_lateness.transforms.results import InvalidRecord
 from beam_lateness.transforms.sources.connector import AcknowledgingConnector, Connector
+from beam_lateness.transforms.sources.deal import Deal, DealAndStay
 from beam_lateness.transforms.sources.emit import INVALID_TAG, emit
 from beam_lateness.transforms.sources.group import Group, GroupReader
+from beam_lateness.transforms.sources.read_by_timer import (
+    KEPT_TAG,
+    Acknowledge,
+    ReadByTimer,
+)
 from beam_lateness.transforms.sources.read_group import ReadGroup
 from beam_lateness.transforms.sources.read_messages import ReadKept, ReadStored
 from beam_lateness.transforms.sources.read_settings import ReadSettings
-from beam_lateness.transforms.sources.rhythm import Rhythm, rhythm_of
+from beam_lateness.transforms.sources.rhythm import Rhythm, is_flink, rhythm_of
 from beam_lateness.transforms.sources.share import Share, shares
 from beam_lateness.transforms.sources.split import Poll
 from beam_lateness.transforms.times import NO_WATERMARK_MS
@@ -139,30 +145,47 @@ class ReadEvents(beam.PTransform[PBegin, ReadEventsResult]):
             )
         else:
             _refuse_direct_runner(pbegin)
-            rhythm = rhythm_of(pbegin.pipeline.runner, self.settings.poll_interval)
+            runner, live = pbegin.pipeline.runner, self.connector.follows
+            rhythm = rhythm_of(runner, live, self.settings.poll_interval)
+            reading = _reading(group, self.commits, rhythm)
             start = pbegin | "Group" >> beam.Impulse()
-            if self.num_readers > 1:
-                _refuse_prism(pbegin)
-                dealt = shares(list(self.connector.initial_positions()), self.num_readers)
-                start = start | "Deal" >> beam.ParDo(_Deal(dealt)) | "Spread" >> beam.Reshuffle()
-            outputs = start | "ReadGroup" >> beam.ParDo(
-                _reading(group, self.commits, rhythm)
-            ).with_outputs(INVALID_TAG, main="events")
+            if is_flink(runner) and live:
+                outputs = self._read_by_timer(start, reading)
+            else:
+                if self.num_readers > 1:
+                    _refuse_readers(runner)
+                    start = start | "Deal" >> beam.ParDo(Deal(self._dealt()))
+                    start = start | "Spread" >> beam.Reshuffle()
+                outputs = start | "ReadGroup" >> beam.ParDo(reading).with_outputs(
+                    INVALID_TAG, main="events"
+                )
         events, invalid = outputs.events, outputs[INVALID_TAG]
         events.element_type = EventBatch
         invalid.element_type = InvalidRecord
         return ReadEventsResult(events, invalid)
 
+    def _dealt(self) -> list[Share]:
+        return shares(list(self.connector.initial_positions()), self.num_readers)
 
-class _Deal(beam.DoFn):
-    """Gives each reader its share."""
+    def _read_by_timer(self, start: PCollection[bytes], reading: ReadGroup) -> Any:
+        readers = start | "Deal" >> beam.ParDo(DealAndStay(self._dealt()))
+        readers.element_type = typehints.Tuple[int, bytes]
+        outputs = readers | "ReadByTimer" >> beam.ParDo(ReadByTimer(reading)).with_outputs(
+            INVALID_TAG, KEPT_TAG, main="events"
+        )
+        kept = outputs[KEPT_TAG]
+        kept.element_type = typehints.Tuple[str, int]
+        _ = kept | "Acknowledge" >> beam.ParDo(Acknowledge())  # type: ignore[no-untyped-call]
+        return outputs
 
-    def __init__(self, dealt: Sequence[Share]) -> None:
-        self._dealt = dealt
 
-    def process(self, element: bytes) -> Iterable[bytes]:
-        for share in self._dealt:
-            yield share.encode()
+def _refuse_readers(runner: Any) -> None:
+    if not is_flink(runner):
+        msg = (
+            "num_readers (--num_readers) must be 1 on this engine, which does not keep the "
+            "minimum of several readers' watermarks: records would be lost. Run on Flink"
+        )
+        raise ValueError(msg)
 
 
 def _reading(group: Group, commits: CommitAfterStore | None, rhythm: Rhythm) -> ReadGroup:
@@ -180,16 +203,6 @@ def _refuse_direct_runner(pbegin: PBegin) -> None:
         msg = (
             "Beam's BundleBasedDirectRunner cannot run ReadEvents as it is; give it embedded=True "
             "(a finite input, held in memory), or run on Prism (--runner=PrismRunner)"
-        )
-        raise ValueError(msg)
-
-
-def _refuse_prism(pbegin: PBegin) -> None:
-    """Refuses several readers on Prism, where the last report wins and not the lowest."""
-    if isinstance(pbegin.pipeline.runner, PrismRunner):
-        msg = (
-            "num_readers (--num_readers) must be 1 on Prism, which does not keep the minimum of "
-            "several readers' watermarks: records would be lost. Run on Flink for more"
         )
         raise ValueError(msg)
 

@@ -14,10 +14,11 @@ from beam_lateness.transforms.sources.split import Poll
 from beam_lateness.transforms.times import Duration, duration_ms
 
 LEAST_PAUSE_S: Final = 1.1
-"""Flink's runner cuts a delay to whole seconds after it has taken off what has passed meanwhile: a
-delay of 1.0 s becomes 0, and then no watermark leaves the source until its end."""
+"""Flink's runner cuts the delay of a splittable DoFn to whole seconds, after it has taken off what
+has passed meanwhile: 1.0 s becomes 0, and then no watermark leaves the source until its end."""
 
-_CALL_S: Final = 1.0
+_LONG_CALL_S: Final = 1.0
+_SHORT_CALL_S: Final = 0.2
 
 
 @dataclass(frozen=True)
@@ -51,34 +52,34 @@ class Rhythm:
 
     def delay_s(self, poll: Poll) -> float:
         """Gives how long to wait after a call whose last poll is given."""
-        return max(poll.wait_s, self.idle_s if poll.wait_s > 0 else self.pause_s)
+        return max(poll.wait_s, self.idle_s if poll.wait_s > 0 else 0.0, self.pause_s)
 
 
 PROMPT: Final = Rhythm()
-"""Of engines that note a watermark after each call, such as Prism."""
+"""One poll a call: the watermark moves after each, in Prism's splittable DoFn."""
 
 
-def rhythm_of(runner: Any, poll_interval: Duration | None) -> Rhythm:
-    """Gives the rhythm that an engine needs.
+def is_flink(runner: Any) -> bool:
+    """Says whether a runner is Flink, or may be: what is behind a job server is not known here."""
+    return isinstance(runner, PortableRunner) and not isinstance(runner, PrismRunner)
+
+
+def rhythm_of(runner: Any, live: bool, poll_interval: Duration | None) -> Rhythm:
+    """Gives the rhythm that suits an engine.
 
     Args:
         runner: Beam's runner.
+        live: Whether the input is followed; on Flink it is read by a timer then.
         poll_interval: How long to wait after a call that found nothing more; None for the least.
 
     Raises:
-        ValueError: If that is less than what the engine can.
+        ValueError: If that is no duration.
     """
-    coarse = isinstance(runner, PortableRunner) and not isinstance(runner, PrismRunner)
-    least_s = LEAST_PAUSE_S if coarse else 0.0
-    idle_s = least_s
+    idle_s = 0.0
     if poll_interval is not None:
         idle_s = duration_ms(poll_interval, name="poll_interval (--poll_interval)") / 1000
-    if idle_s < least_s:
-        msg = (
-            f"poll_interval (--poll_interval) must be at least {LEAST_PAUSE_S:g}s on this engine, "
-            f"got {idle_s:g}s: with less, no watermark would leave the source"
-        )
-        raise ValueError(msg)
-    if not coarse:
+    if not is_flink(runner):
         return Rhythm(idle_s=idle_s)
-    return Rhythm(_CALL_S, least_s, idle_s, closing_calls=0)
+    if live:
+        return Rhythm(_SHORT_CALL_S, idle_s=idle_s)
+    return Rhythm(_LONG_CALL_S, LEAST_PAUSE_S, idle_s, closing_calls=0)

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import logging
 import threading
+import uuid
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import cast
@@ -93,6 +95,8 @@ class EngineSession(Session):
         self, reader: GroupReader, before: Mapping[str, Sequence[str]] | None = None
     ) -> None:
         super().__init__(reader)
+        self._id = uuid.uuid4().hex
+        _engine_sessions[self._id] = self
         self._before = {name: set(ids) for name, ids in (before or {}).items()}
         self._number = 0
         self._finalized = 0  # the highest poll that was finalized
@@ -141,6 +145,10 @@ class EngineSession(Session):
                         found.setdefault(name, []).extend(ids)
             return found
 
+    def name_poll(self) -> tuple[str, int]:
+        """Names the poll that was read last, for `finalizer_of`."""
+        return self._id, self._number
+
     def finalizer(self) -> Callable[[], None]:
         """Gives the callback of the poll that was read last."""
         return _Finalizer(self, self._number)
@@ -166,6 +174,19 @@ class _Finalizer:
 
     def __call__(self) -> None:
         self._session.finalize(self._number)
+
+
+_engine_sessions: weakref.WeakValueDictionary[str, EngineSession] = weakref.WeakValueDictionary()
+
+
+def finalizer_of(session_id: str, number: int) -> Callable[[], None]:
+    """Gives the callback of a poll of this process, by what `EngineSession.name_poll` gave."""
+    session = _engine_sessions.get(session_id)
+    return _nothing if session is None else _Finalizer(session, number)
+
+
+def _nothing() -> None:
+    """Nothing to do: the session is closed."""
 
 
 class StoreSession(Session):

@@ -153,12 +153,13 @@ def _aggregated(metrics: Mapping[str, list[float]], query: Mapping[str, str]) ->
     """The names of metrics; or of those that were asked for, the aggregates that were."""
     if "get" not in query:
         return [{"id": name} for name in metrics]
-    how = {"sum": sum, "max": max, "min": min}
-    return [
-        {"id": name, **{each: float(how[each](metrics[name])) for each in query["agg"].split(",")}}
-        for name in query["get"].split(",")
-        if name in metrics
-    ]
+    found: list[dict[str, Any]] = []
+    for name in query["get"].split(","):
+        values = metrics.get(name, [])
+        told = {"sum": sum(values), "max": max(values, default=0), "min": min(values, default=0)}
+        asked = {each: float(told[each]) for each in query["agg"].split(",")}
+        found += [{"id": name, **asked}] if values else []
+    return found
 
 
 @contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Final
 
 import pytest
 
@@ -18,9 +17,6 @@ from tests.pipelines.flink.canned import (
     refusal,
 )
 from tests.pipelines.flink.told import Teller
-
-OVERFLOW: Final = "a port beyond 65535 is an OverflowError: ports.is_free, ports.accepts"
-MARKUP: Final = "Console.print takes brackets for markup"
 
 
 def test_the_usage_lists_every_command(told: Teller) -> None:
@@ -122,7 +118,7 @@ def stoppable(flink: CannedFlink, where: str) -> str:
     "where",
     [
         "file:/savepoints/savepoint-1",
-        pytest.param("file:/a[b]/savepoint-1", marks=pytest.mark.xfail(reason=MARKUP)),
+        "file:/a[b]/savepoint-1",
     ],
 )
 def test_a_stopped_job_goes_on_by_the_command_that_is_shown(
@@ -183,13 +179,10 @@ def test_a_job_that_is_over_or_refuses_is_not_stopped(told: Teller, flink: Canne
         (["status"], ["no cluster was started in", "cluster up"]),
         (["up", "--slots=0"], ["--slots", "at least 1", "got 0"]),
         (["up", "--task_managers=-1"], ["--task_managers", "at least 1", "got -1"]),
-        pytest.param(
-            ["up", "--rest_port=65536"], ["--rest_port"], marks=pytest.mark.xfail(reason=OVERFLOW)
-        ),
+        pytest.param(["up", "--rest_port=65536"], ["--rest_port"]),
         pytest.param(
             ["up", "--rest_port=20123", "--job_port=20123"],
             ["--rest_port", "--job_port"],
-            marks=pytest.mark.xfail(reason="ports are looked at one by one: Cluster.up"),
         ),
     ],
     ids=str,

@@ -229,7 +229,6 @@ def test_where_flink_cannot_be_got_the_error_names_the_way_out(machine: Machine)
     assert machine.cached() == []
 
 
-@pytest.mark.xfail(reason="_fetch takes whatever the package holds, and keeps it for ever")
 def test_a_package_without_flink_is_an_error_and_is_not_kept(machine: Machine) -> None:
     """Else every cluster from now on starts with nothing on its class path."""
     machine.put_package("apache-flink-libraries/README")
@@ -238,7 +237,6 @@ def test_a_package_without_flink_is_an_error_and_is_not_kept(machine: Machine) -
     assert machine.cached() == []
 
 
-@pytest.mark.xfail(reason="a folder in the cache is taken for a jar in it: job_server_jar")
 def test_a_job_server_that_is_gone_from_the_cache_is_got_again(machine: Machine) -> None:
     """A folder alone is no jar."""
     machine.put_tool("mvn", "mkdir target && touch target/job-server-1.jar")

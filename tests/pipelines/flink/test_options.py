@@ -30,8 +30,8 @@ from beam_lateness.pipelines.options import check_flags
 from beam_lateness.pipelines.runs import new_run
 
 ON_CLUSTER: Final = ("--runner=FlinkRunner", "--flink_master=localhost:8081")
-FINITE: Final = Job(endless=False, num_readers=1, run="20260101T000000.000001Z-abcd")
-LIVE: Final = FINITE._replace(endless=True)
+FINITE: Final = Job(endless=False, live=False, num_readers=1, run="20260101T000000.000001Z-abcd")
+LIVE: Final = FINITE._replace(endless=True, live=True)
 
 # As Beam's Java runner (2.62) has them, in its spelling: FlinkPipelineOptions.
 JAVA_FLAGS: Final[dict[str, int | bool | str]] = {
@@ -181,7 +181,7 @@ NUMBERS: Final = (
 )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     numbers=st.dictionaries(st.sampled_from(NUMBERS), st.integers(0, 10**6)),
     interval=st.integers(1000, 10**6),
@@ -287,7 +287,6 @@ def test_python_steps_run_in_a_pool_beside_the_cluster_or_in_this_process(
     assert (portable.environment_type, portable.environment_config) == workers
 
 
-@pytest.mark.xfail(reason="_choose_workers sets --environment_config beside it")
 def test_a_pool_may_be_named_by_beams_newer_flag() -> None:
     """`--environment_options=external_service_address=...`: Beam takes one of the two."""
     flags = ["--environment_type=EXTERNAL", "--environment_options=external_service_address=pool:1"]
@@ -328,10 +327,7 @@ def test_flink_runs_the_job_where_it_is_asked_for() -> None:
     ("name", "value"),
     [
         *JAVA_FLAGS.items(),
-        *(
-            pytest.param(*flag, marks=pytest.mark.xfail(reason="FlinkOptions does not declare it"))
-            for flag in MORE_JAVA_FLAGS.items()
-        ),
+        *(pytest.param(*flag) for flag in MORE_JAVA_FLAGS.items()),
     ],
 )
 def test_no_flag_of_the_java_runner_is_unknown(name: str, value: float | str) -> None:

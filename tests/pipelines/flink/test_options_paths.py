@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Final
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -14,8 +14,6 @@ from hypothesis import strategies as st
 from beam_lateness.pipelines.flink.options import make_absolute
 from beam_lateness.transforms.sources.files import Files
 from beam_lateness.transforms.sources.formats import JsonLines
-
-LOOKED_AT: Final = "options._absolute knows one spelling, and comes before the checks"
 
 
 def absolute(**given_flags: Any) -> SimpleNamespace:
@@ -92,20 +90,17 @@ def test_an_absolute_path_names_what_the_relative_one_did(parts: list[str]) -> N
     assert absolute(input=found.input, output=found.output) == found
 
 
-@pytest.mark.xfail(reason=LOOKED_AT)
 def test_a_database_is_the_same_file_by_every_url_that_the_sink_takes(here: Path) -> None:
     """Else each worker would write one of its own."""
     assert absolute(output="sqlite+pysqlite:///w.db").output == f"sqlite+pysqlite:///{here}/w.db"
 
 
-@pytest.mark.xfail(reason=LOOKED_AT)
 @pytest.mark.parametrize("output", ["", "sqlite:///", "sqlite:///:memory:"])
 def test_what_is_no_file_is_not_made_one(here: Path, output: str) -> None:
     """The checks that follow would refuse it, and by what was given."""
     assert absolute(output=output).output == output
 
 
-@pytest.mark.xfail(reason="the folder's own name is taken for a pattern: options._absolute")
 def test_a_glob_is_looked_up_in_a_folder_whose_name_looks_like_one(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

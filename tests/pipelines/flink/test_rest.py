@@ -131,7 +131,6 @@ def test_a_gauge_of_a_running_job_is_no_sum(flink: CannedFlink, rest: FlinkRest)
     assert rest.counts(job)[metrics.WATERMARK_MS] == START_MS
 
 
-@pytest.mark.xfail(reason="counts takes the largest of every gauge")
 def test_the_watermark_of_several_readers_is_the_lowest(
     flink: CannedFlink, rest: FlinkRest
 ) -> None:
@@ -276,7 +275,7 @@ def test_a_job_is_waited_for_until_it_is_in_a_state_or_over(
     "states",
     [
         ("FINISHED",),
-        pytest.param((), marks=pytest.mark.xfail(reason="await_state says `not `, and nothing")),
+        (),
     ],
     ids=["a state", "the end"],
 )

@@ -11,8 +11,6 @@ from beam_lateness.pipelines.flink.rest import FlinkRest
 from beam_lateness.pipelines.ports import free_ports
 from tests.pipelines.flink.canned import ROOT, TRACE, Answer, CannedFlink, refusal
 
-NAMED = "cause_of knows errors by `Error: ` or `Exception: `"
-
 
 def failing(flink: CannedFlink, *traces: str) -> str:
     """A job with failures, the last one first."""
@@ -43,8 +41,8 @@ def test_a_failure_that_nothing_caused_is_its_own_cause(
     "last",
     [
         "ValueError: no such table",
-        pytest.param("AssertionError", marks=pytest.mark.xfail(reason=NAMED)),
-        pytest.param("shop.NoSuchTable: t", marks=pytest.mark.xfail(reason=NAMED)),
+        "AssertionError",
+        "shop.NoSuchTable: t",
         "ValueError: no table:\n  windows",
     ],
 )
@@ -69,18 +67,13 @@ STRANGERS: Final = {
     "an object": {"status": "ok"},
     "a list": [],
     "a refusal that is a list": Answer("[]", 404),
-    "a refusal without words": Answer('{"errors": null}', 500),
 }
 TOLD: Final = ("a page", "nothing")
-TAKEN: Final = pytest.mark.xfail(reason="its answer is taken for Flink's: rest._call, _refusal")
 
 
 @pytest.mark.parametrize(
     "answer",
-    [
-        pytest.param(answer, id=name, marks=() if name in TOLD else TAKEN)
-        for name, answer in STRANGERS.items()
-    ],
+    [pytest.param(answer, id=name) for name, answer in STRANGERS.items()],
 )
 def test_a_server_that_is_no_flink_is_told_so(
     flink: CannedFlink, rest: FlinkRest, answer: Any
@@ -113,7 +106,6 @@ def test_what_flink_refuses_is_one_short_line(
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.xfail(reason="requests asks the proxy of $http_proxy: rest._call")
 def test_a_cluster_of_this_machine_is_asked_without_a_proxy(
     flink: CannedFlink, rest: FlinkRest, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,24 +5,26 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from apache_beam.runners.direct.direct_runner import BundleBasedDirectRunner
 from apache_beam.runners.portability.flink_runner import FlinkRunner
 from apache_beam.runners.portability.portable_runner import PortableRunner
 from apache_beam.runners.portability.prism_runner import PrismRunner
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from beam_lateness.transforms.sources.rhythm import LEAST_PAUSE_S, PROMPT, Rhythm, rhythm_of
+from beam_lateness.transforms.sources.rhythm import PROMPT, Rhythm, is_flink, rhythm_of
 from beam_lateness.transforms.sources.split import Poll
 
-COARSE = pytest.mark.parametrize("runner", [FlinkRunner(), PortableRunner()], ids=["flink", "port"])
-FINE = pytest.mark.parametrize(
-    "runner", [PrismRunner(), BundleBasedDirectRunner()], ids=["prism", "direct"]
-)
+BY_TIMER: Final = {"flink": FlinkRunner(), "portable": PortableRunner()}
+BY_CALLS: Final = {"prism": PrismRunner(), "direct": BundleBasedDirectRunner()}
+RUNNERS: Final = {**BY_TIMER, **BY_CALLS}
+any_runner = pytest.mark.parametrize("runner", RUNNERS.values(), ids=RUNNERS)
+
 SECONDS = st.floats(0, 100)
+MORE, NO_MORE, END = Poll(), Poll(wait_s=0.2), Poll(finished=True)
 
 
 class Reader:
@@ -47,96 +49,99 @@ class Reader:
         return next(self._polls)
 
 
-@FINE
-def test_an_engine_that_notes_every_watermark_is_called_again_at_once(runner: Any) -> None:
-    """One poll a call, and no pause."""
-    rhythm = rhythm_of(runner, None)
-    assert rhythm == PROMPT
-    assert rhythm.delay_s(Poll()) == 0
-
-
-@COARSE
-def test_an_engine_that_cuts_delays_waits_long_enough_after_every_call(runner: Any) -> None:
-    """Also after the last poll and after one that asks for less: else no watermark is noted."""
-    rhythm = rhythm_of(runner, None)
-    for poll in (Poll(), Poll(wait_s=0.2), Poll(finished=True)):
-        assert int(rhythm.delay_s(poll) - 0.01) >= 1  # what Flink makes of it a moment later
-
-
-@COARSE
-@pytest.mark.parametrize("interval", ["1s", "0s", "1099ms", 1.0])
-def test_an_interval_that_is_too_short_for_the_engine_is_refused(
-    runner: Any, interval: Any
+@pytest.mark.parametrize(
+    ("runner", "timed"),
+    [*((each, True) for each in BY_TIMER.values()), *((each, False) for each in BY_CALLS.values())],
+    ids=RUNNERS,
+)
+def test_a_cluster_reads_by_a_timer_and_prism_though_portable_does_not(
+    runner: Any, timed: bool
 ) -> None:
-    """With the least that it takes, and what would happen."""
-    told = rf"--poll_interval.*at least {LEAST_PAUSE_S}s.*got .*no watermark"
-    with pytest.raises(ValueError, match=told):
-        rhythm_of(runner, interval)
+    """Prism is a portable runner too, and the only one that notes a watermark after each call."""
+    assert is_flink(runner) is timed
 
 
-@COARSE
-def test_the_least_interval_is_taken(runner: Any) -> None:
-    """It is what is waited without one."""
-    assert rhythm_of(runner, f"{LEAST_PAUSE_S}s") == rhythm_of(runner, None)
-
-
-@FINE
-@pytest.mark.parametrize("interval", ["0s", "10ms", "1s"])
-def test_another_engine_takes_any_interval(runner: Any, interval: str) -> None:
-    """It cuts nothing."""
-    rhythm_of(runner, interval)
-
-
-@pytest.mark.parametrize("runner", [FlinkRunner(), PrismRunner()], ids=["flink", "prism"])
-def test_an_interval_is_waited_where_there_was_nothing_more_and_nowhere_else(runner: Any) -> None:
-    """While there is more, the input is read on as without one."""
-    rhythm, without = rhythm_of(runner, "7s"), rhythm_of(runner, None)
-    assert rhythm.delay_s(Poll(wait_s=0.2)) == 7
-    assert rhythm.delay_s(Poll()) == without.delay_s(Poll())
-    assert rhythm.delay_s(Poll(wait_s=9.0)) == 9
-
-
-def test_only_prism_needs_calls_after_the_last() -> None:
-    """Elsewhere a finite input ends with the call that finds its end."""
-    assert rhythm_of(PrismRunner(), None).closing_calls > 0
-    assert rhythm_of(FlinkRunner(), None).closing_calls == 0
-
-
-@given(SECONDS, SECONDS, SECONDS)
-def test_a_poll_is_never_asked_for_before_it_said(
-    wait_s: float, pause_s: float, idle_s: float
+@pytest.mark.parametrize("runner", BY_CALLS.values(), ids=BY_CALLS)
+def test_an_engine_that_notes_a_watermark_after_each_call_gets_one_poll_a_call(
+    runner: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And never before the engine's pause, of its kind."""
-    delay_s = Rhythm(pause_s=pause_s, idle_s=idle_s).delay_s(Poll(wait_s=wait_s))
-    assert delay_s == max(wait_s, idle_s if wait_s else pause_s)
+    """However quick the poll was: the next one may be behind another watermark."""
+    reader = Reader(itertools.repeat(MORE), monkeypatch, poll_s=0)
+    assert len(list(rhythm_of(runner, True, None).polls(reader))) == 1
 
 
-def test_without_a_length_a_call_is_one_poll(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However quick it was."""
-    reader = Reader(itertools.repeat(Poll()), monkeypatch, poll_s=0)
-    assert len(list(PROMPT.polls(reader))) == 1
+@pytest.mark.parametrize("runner", BY_TIMER.values(), ids=BY_TIMER)
+def test_a_timer_reads_several_polls_and_less_than_a_second(
+    runner: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call costs the cluster more than a poll; and a checkpoint waits for it."""
+    reader = Reader(itertools.repeat(MORE), monkeypatch, poll_s=0.01)
+    assert 1 < len(list(rhythm_of(runner, True, None).polls(reader))) < 100
+
+
+@any_runner
+@pytest.mark.parametrize("interval", [None, "7s"])
+def test_there_is_no_pause_while_there_is_more(runner: Any, interval: str | None) -> None:
+    """Nor after the end."""
+    rhythm = rhythm_of(runner, True, interval)
+    assert (rhythm.delay_s(MORE), rhythm.delay_s(END)) == (0, 0)
+
+
+@any_runner
+def test_an_interval_is_waited_where_there_was_nothing_more(runner: Any) -> None:
+    """Without one as long as the poll said; with one at least so long."""
+    assert rhythm_of(runner, True, None).delay_s(NO_MORE) == NO_MORE.wait_s
+    assert rhythm_of(runner, True, "7s").delay_s(NO_MORE) == 7
+    assert rhythm_of(runner, True, "100ms").delay_s(NO_MORE) == NO_MORE.wait_s
+
+
+@any_runner
+@pytest.mark.parametrize("interval", ["-1s", "soon", "0.5ms", -1.0])
+def test_an_interval_that_is_no_time_is_refused(runner: Any, interval: Any) -> None:
+    """By its flag."""
+    with pytest.raises(ValueError, match="--poll_interval"):
+        rhythm_of(runner, True, interval)
+
+
+def test_prism_has_calls_after_the_last() -> None:
+    """With none it was seen to be stuck."""
+    assert rhythm_of(PrismRunner(), True, None).closing_calls > 0
+
+
+@settings(deadline=None)
+@given(SECONDS, SECONDS)
+def test_a_poll_is_never_asked_for_before_it_said(wait_s: float, idle_s: float) -> None:
+    """Whatever the interval."""
+    assert Rhythm(idle_s=idle_s).delay_s(Poll(wait_s=wait_s)) >= wait_s
 
 
 def test_a_call_reads_on_as_long_as_it_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
     """A poll that has begun is read to its end."""
-    reader = Reader(itertools.repeat(Poll()), monkeypatch, poll_s=0.3)
+    reader = Reader(itertools.repeat(MORE), monkeypatch, poll_s=0.3)
     assert len(list(Rhythm(call_s=1).polls(reader))) == 4
 
 
-@pytest.mark.parametrize(
-    "last", [Poll(finished=True), Poll(wait_s=0.1)], ids=["all was read", "nothing more"]
-)
+@pytest.mark.parametrize("last", [END, NO_MORE], ids=["all was read", "nothing more"])
 def test_a_call_ends_early_where_there_is_no_more(
     monkeypatch: pytest.MonkeyPatch, last: Poll
 ) -> None:
     """And gives the poll that said so."""
-    reader = Reader([Poll(), Poll(), last, Poll()], monkeypatch)
+    reader = Reader([MORE, MORE, last, MORE], monkeypatch)
     found = list(Rhythm(call_s=100).polls(reader))
     assert len(found) == 3
     assert found[-1] is last
 
 
 def test_a_poll_is_given_before_the_next_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its records are out, and its watermark noted, before more is taken from the source."""
-    reader = Reader([Poll()], monkeypatch)
-    assert next(Rhythm(call_s=100).polls(reader)).finished is False
+    """Its records are out before more is taken from the source."""
+    reader = Reader([MORE], monkeypatch)  # a second one would be an error
+    assert next(PROMPT.polls(reader)) is MORE
+    assert next(Rhythm(call_s=100).polls(Reader([MORE], monkeypatch))) is MORE
+
+
+@pytest.mark.parametrize("runner", BY_TIMER.values(), ids=BY_TIMER)
+def test_a_finite_input_is_read_with_pauses_that_flink_does_not_cut_to_nothing(runner: Any) -> None:
+    """By a splittable DoFn: of its delay whole seconds are left."""
+    rhythm = rhythm_of(runner, False, None)
+    for poll in (MORE, END, NO_MORE):
+        assert rhythm.delay_s(poll) > 1
