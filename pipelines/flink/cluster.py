@@ -61,7 +61,11 @@ class Node(NamedTuple):
 
     def family(self) -> list[psutil.Process]:
         """The process and all it has started: they are of one session, also when it has ended."""
-        if self.process is None and psutil.pid_exists(self.pid):
+        process = self.process
+        if process is not None:
+            with suppress(psutil.NoSuchProcess):
+                return [*process.children(recursive=True), process]
+        if psutil.pid_exists(self.pid):
             with suppress(psutil.NoSuchProcess):
                 if psutil.Process(self.pid).status() != psutil.STATUS_ZOMBIE:
                     return []  # the number is somebody else's now
@@ -275,12 +279,18 @@ class Cluster:
     def _await(self, name: str, ready: Callable[[], bool]) -> None:
         """Waits until something is ready that one of the processes has to do."""
         end = time.monotonic() + _START_S
-        while not ready():
-            self._check_nodes()
+        while not self._is(ready):
             if time.monotonic() > end:
                 msg = f"{name} did not come up in {_START_S:g} s; {self._tail(name)}"
                 raise EngineError(msg)
             time.sleep(_POLL_S)
+
+    def _is(self, ready: Callable[[], bool]) -> bool:
+        """Says whether something is ready; a node that has ended is told before what follows."""
+        try:
+            return ready()
+        finally:
+            self._check_nodes()
 
     def _check_nodes(self) -> None:
         for node in self.nodes():

@@ -20,7 +20,7 @@ import pytest
 
 from beam_lateness.pipelines.errors import EngineError
 from beam_lateness.pipelines.flink import cluster as clusters
-from beam_lateness.pipelines.flink.cluster import Cluster, Jars, Node, running
+from beam_lateness.pipelines.flink.cluster import Cluster, Jars, Node, _since_boot, running
 from beam_lateness.pipelines.flink.nodes import (
     JOB_MANAGER,
     JOB_SERVER,
@@ -180,10 +180,10 @@ def test_down_knows_a_process_by_its_number_and_its_start(layout: Layout, late_s
     layout.folder.mkdir()
     with subprocess.Popen(["sleep", "120"]) as process:
         try:
-            created = psutil.Process(process.pid).create_time() - late_s
+            started = _since_boot(psutil.Process(process.pid)) - late_s
             state = {
                 "layout": {**asdict(layout), "folder": str(layout.folder)},
-                "nodes": [Node(JOB_MANAGER, process.pid, created)],
+                "nodes": [Node(JOB_MANAGER, process.pid, started)],
             }
             (layout.folder / "cluster.json").write_text(json.dumps(state))
             ended = Cluster.of(layout.folder).down()
