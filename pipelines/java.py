@@ -11,6 +11,7 @@ from typing import Final
 from beam_lateness.pipelines.errors import EngineError
 
 LEAST_JAVA: Final = 11
+_ANSWER_S: Final = 30.0
 _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
 
 
@@ -29,7 +30,13 @@ def find_java(who: str) -> str:
     if java is None:
         msg = f"{who} needs Java, and there is none {where}; install Java {LEAST_JAVA} or later"
         raise EngineError(msg)
-    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    try:
+        command = [java, "-version"]
+        said = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=_ANSWER_S
+        ).stderr
+    except (OSError, subprocess.TimeoutExpired) as error:
+        said = str(error)
     version = _VERSION.search(said)
     if version is None or int(version[1]) < LEAST_JAVA:
         first = said.strip().splitlines()[0] if said.strip() else "nothing"

@@ -68,8 +68,7 @@ class StreamOptions(PipelineOptions):
         add("--replay_speed", help="pace by event time: 1 as it happened, 60 a minute a second")
         add(
             "--poll_interval",
-            help="how long to wait after a live input had nothing new (the least that the engine "
-            "can; on Flink 1.1s, and longer keeps its checkpoints smaller)",
+            help="how long to wait after a live input had nothing new (0.2s)",
         )
         add("--num_readers", default="1", help="readers that share the splits, on Flink only")
         add(

@@ -138,12 +138,12 @@ class Cluster:
             raise EngineError(msg) from error
         return Cluster(Layout(**{**state["layout"], "folder": folder}))
 
-    def up(self, jars: Jars) -> None:
-        """Starts it, and waits until it can run jobs.
+    def check(self) -> None:
+        """Checks that it can be started.
 
         Raises:
-            EngineError: If it runs already, a port is taken, or a process does not start; what was
-                started is ended again.
+            ValueError: If a port is none, or is given twice.
+            EngineError: If it runs already, a port is taken, or there is no Java.
         """
         layout = self.layout
         if any(node.process is not None for node in self.nodes()):
@@ -161,7 +161,18 @@ class Cluster:
                     f"with {flag}"
                 )
                 raise EngineError(msg)
-        java = find_java("Flink")
+        find_java("Flink")
+
+    def up(self, jars: Jars) -> None:
+        """Starts it, and waits until it can run jobs.
+
+        Raises:
+            ValueError: If a port is none, or is given twice.
+            EngineError: If it runs already, a port is taken, or a process does not start; what was
+                started is ended again.
+        """
+        self.check()
+        layout, java = self.layout, find_java("Flink")
         for name in ("log", "tmp", "checkpoints", "savepoints"):
             (layout.folder / name).mkdir(parents=True, exist_ok=True)
         layout.write_configuration()

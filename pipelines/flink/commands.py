@@ -23,7 +23,6 @@ from beam_lateness.transforms import metrics
 
 _OK: Final = 0
 _TROUBLED: Final = 1
-_CLUSTERS_OWN: Final = ""
 
 
 def _folder() -> str:
@@ -73,6 +72,7 @@ def _cluster(options: Any, console: Console) -> int:
             raise ValueError(msg)
     names = ("rest_port", "job_port", "worker_port", "rpc_port", "task_managers", "slots")
     started = Cluster(Layout(folder, **{name: getattr(options, name) for name in names}))
+    started.check()
     jars = find_jars(
         options.flink_home,
         options.flink_job_server_jar,
@@ -150,15 +150,12 @@ def stop(argv: Sequence[str]) -> int:
     )
     parser.add_argument("job", nargs="?", help="name or id (the only running job)")
     how = parser.add_mutually_exclusive_group(required=True)
-    how.add_argument(
-        "--savepoint",
-        nargs="?",
-        const=_CLUSTERS_OWN,
-        metavar="DIR",
-        help="keep all it holds, in DIR (the cluster's folder for savepoints)",
-    )
+    how.add_argument("--savepoint", action="store_true", help="keep all it holds")
     how.add_argument(
         "--cancel", action="store_true", help="end it now; open windows are in no result"
+    )
+    parser.add_argument(
+        "--savepoint_dir", help="folder or URL for the savepoint (the cluster's own)"
     )
     _add_master(parser)
     return _run(parser, argv, _stop)
@@ -177,8 +174,8 @@ def _stop(options: Any, console: Console) -> int:
         kept = f"; its last checkpoint: {path}" if path else ""
         _say(console, f"cancelled {job.name}{kept}")
         return _OK
-    folder = options.savepoint
-    where = rest.stop(job.id, None if folder == _CLUSTERS_OWN else _url(folder))
+    folder = options.savepoint_dir
+    where = rest.stop(job.id, None if folder is None else _url(folder))
     _say(console, f"stopped {job.name}; savepoint: {where}")
     _say(
         console,

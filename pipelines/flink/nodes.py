@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -110,7 +111,9 @@ class Layout:
         """Writes what the nodes of Flink read at their start."""
         folder = self.folder / "conf"
         folder.mkdir(parents=True, exist_ok=True)
-        lines = [f"{key}: {value}\n" for key, value in self._configuration().items()]
+        lines = [
+            f"{key}: {json.dumps(str(value))}\n" for key, value in self._configuration().items()
+        ]
         (folder / "config.yaml").write_text("".join(lines))
         (folder / "log4j.properties").write_text(_LOG4J)
 

@@ -25,8 +25,7 @@ class ReadSettings:
         replay_speed: Event time released per wall time (2 is twice as fast as it happened); None
             for full speed.
         clock: Gives the time in seconds since the epoch.
-        poll_interval: How long to wait after a live input had nothing new; None for the least that
-            the engine can (Flink: 1.1 s).
+        poll_interval: How long to wait after a live input had nothing new; None for 0.2 s.
     """
 
     block_bytes: int = BLOCK_BYTES

@@ -71,7 +71,7 @@ elif name != "jobmanager":
     listening = listen(text.split("port=")[1].split()[0])
 else:
     lines = pathlib.Path("conf/config.yaml").read_text().splitlines()
-    config = dict(line.split(": ", 1) for line in lines)
+    config = {k: json.loads(v) for k, v in (line.split(": ", 1) for line in lines)}
     listener = listen(config["rest.port"])
     while True:
         connection, _ = listener.accept()

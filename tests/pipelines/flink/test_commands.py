@@ -144,7 +144,8 @@ def test_a_savepoint_goes_where_it_is_told(
 ) -> None:
     """The cluster has no current folder: a path is made a URL."""
     stoppable(flink, "file:/s")
-    assert told("stop", f"--savepoint{''.join(given)}", f"--flink_master={flink.master}").code == 0
+    folder = [f"--savepoint_dir{each}" for each in given]
+    assert told("stop", "--savepoint", *folder, f"--flink_master={flink.master}").code == 0
     (asked,) = [each for each in flink.asked if each.method == "POST"]
     assert asked.body.get("targetDirectory") == (sent and sent.format(os.getcwd()))
 
