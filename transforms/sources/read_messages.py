@@ -106,10 +106,11 @@ class ReadStored(ReadMessages):
     Args:
         group: The input, of an `AcknowledgingConnector`.
         commits: Ties it to the sinks.
+        rhythm: How the calls follow each other.
     """
 
-    def __init__(self, group: Group, commits: CommitAfterStore) -> None:
-        super().__init__(group)
+    def __init__(self, group: Group, commits: CommitAfterStore, rhythm: Rhythm = PROMPT) -> None:
+        super().__init__(group, rhythm)
         self._commits = commits
 
     def _connector(self) -> AcknowledgingConnector:

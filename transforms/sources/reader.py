@@ -150,6 +150,7 @@ class ReadEvents(beam.PTransform[PBegin, ReadEventsResult]):
             reading = _reading(group, self.commits, rhythm)
             start = pbegin | "Group" >> beam.Impulse()
             if is_flink(runner) and live:
+                self._refuse_commits()
                 outputs = self._read_by_timer(start, reading)
             else:
                 if self.num_readers > 1:
@@ -163,6 +164,14 @@ class ReadEvents(beam.PTransform[PBegin, ReadEventsResult]):
         events.element_type = EventBatch
         invalid.element_type = InvalidRecord
         return ReadEventsResult(events, invalid)
+
+    def _refuse_commits(self) -> None:
+        if self.commits is not None:
+            msg = (
+                "commits is for engines that keep nothing: it counts in the process that reads, "
+                "and on Flink others write. Leave it out: Flink's checkpoints keep what was read"
+            )
+            raise ValueError(msg)
 
     def _dealt(self) -> list[Share]:
         return shares(list(self.connector.initial_positions()), self.num_readers)
@@ -194,7 +203,7 @@ def _reading(group: Group, commits: CommitAfterStore | None, rhythm: Rhythm) -> 
     if commits is None:
         return ReadKept(group, rhythm)
     commits.check(group.connector.source_id)
-    return ReadStored(group, commits)
+    return ReadStored(group, commits, rhythm)
 
 
 def _refuse_direct_runner(pbegin: PBegin) -> None:
