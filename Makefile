@@ -24,7 +24,7 @@ test: $(VENV)/.dev
 
 # The tests on the Prism engine, which is built with Go once.
 test-prism: $(VENV)/.dev prism
-	$(BIN)/python -m pytest -m "(prism or slow) and not live" $(ARGS)
+	$(BIN)/python -m pytest -m "(prism or slow) and not live and not flink" -n 2 --dist worksteal $(ARGS)
 
 # The tests with Pub/Sub and Kafka, whose servers they start themselves (Go, Java and Maven).
 test-live: $(VENV)/.dev prism
