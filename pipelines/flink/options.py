@@ -150,6 +150,14 @@ def set_safe_defaults(options: PipelineOptions, job: Job) -> None:
     _set(flink, "checkpointing_interval", CHECKPOINTING_INTERVAL_MS)
     _set(flink, "finish_bundle_before_checkpointing", True)
     _refuse_loss(flink, job)
+    if job.live and in_job_server(options):
+        master = options.view_as(FlinkRunnerOptions).flink_master
+        msg = (
+            f"--flink_master={master} runs Flink inside the job server, and what its checkpoints "
+            "hold of a live input is lost with it: name a cluster's REST interface with "
+            "--flink_master=HOST:PORT (`beam-lateness cluster up` starts one)"
+        )
+        raise ValueError(msg)
     _set(flink, "max_bundle_time_mills", _BUNDLE_MS)
     # Bounded: with Flink's own default, endless restarts look like a job that hangs.
     _set(flink, "number_of_execution_retries", _LIVE_RETRIES if job.live else _RETRIES)

@@ -120,6 +120,17 @@ REFUSALS: Final[dict[str, tuple[Sequence[str], Job, Sequence[str]]]] = {
         LIVE,
         ["--shutdown_sources_after_idle_ms=60000", "ends the checkpoints", "leave it out"],
     ),
+    "live on a Flink that ends": (
+        ["--flink_master=[auto]"],
+        LIVE,
+        ["--flink_master=[auto]", "is lost", "--flink_master=HOST:PORT", "cluster up`"],
+    ),
+    "counted twice": (
+        ["--checkpointing_mode=AT_LEAST_ONCE"],
+        FINITE,
+        ["--checkpointing_mode=AT_LEAST_ONCE", "counts records twice", "leave it out"],
+    ),
+    "no parallelism": (["--parallelism=0"], FINITE, ["--parallelism", "at least 1", "got 0"]),
     "left on a Flink that ends": (
         ["--detach", "--flink_master=[local]"],
         FINITE,
