@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from benchmarks.payments import write_payments
 from tests.flink.jobs import QUICK, await_on, await_running, flink_flags, submit
 from tests.jobs import PAYMENT_FLAGS, Outcome, keep_history, query, read_payments
 from tests.model import Windowed, bounded, verdicts
+from tests.runners.process import running
 
 pytestmark = pytest.mark.flink
 
@@ -106,15 +108,20 @@ def payments(tmp_path: Path) -> Payments:
 
 
 @pytest.fixture
-def job(flink: Cluster, payments: Payments) -> Iterator[Job]:
-    """A job that follows them."""
-    payments.append()
-    found = submit(flink, flink_flags(flink, payments.folder, [payments.path], *FLAGS))
-    yield found
+def ended(flink: Cluster) -> Iterator[None]:
+    """No job runs afterwards."""
+    yield
     for each in flink.rest.jobs():
         if not each.ended:
             flink.rest.cancel(each.id)
             flink.rest.await_state(each.id)
+
+
+@pytest.fixture
+def job(flink: Cluster, payments: Payments, ended: None) -> Job:
+    """A job that follows them."""
+    payments.append()
+    return submit(flink, flink_flags(flink, payments.folder, [payments.path], *FLAGS))
 
 
 def await_all(flink: Cluster, job: Job, payments: Payments) -> None:
@@ -172,3 +179,23 @@ def test_a_job_stopped_with_a_savepoint_goes_on_where_it_was(
     payments.check()
     letters = payments.outcome.too_late_ids
     assert len(letters) == len(set(letters)), "a dead letter was written twice"
+
+
+@pytest.mark.usefixtures("ended")
+def test_a_live_job_that_is_interrupted_goes_on_by_the_command_it_names(
+    flink: Cluster, payments: Payments
+) -> None:
+    """Ctrl-C stops it with a savepoint: what it has read is nowhere but in its state."""
+    payments.append()
+    flags = flink_flags(flink, payments.folder, [payments.path], *FLAGS)
+    with running(flags, payments.folder / "log") as process:
+        process.await_that(lambda: payments.read > 0, "records")
+        process.signal(signal.SIGINT)
+        assert process.await_end() == 130
+        said = process.output
+    payments.append()
+    path = said.split("resume --from=")[1].split("`")[0]
+    assert main(["resume", f"--from={path}", "--detach", *flags]) == 0
+    payments.append_rest()
+    await_all(flink, flink.rest.job(), payments)
+    payments.check()

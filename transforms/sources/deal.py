@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import apache_beam as beam
 from apache_beam.coders import Coder
 from apache_beam.io.iobase import RestrictionProgress, RestrictionTracker
-from apache_beam.transforms.core import RestrictionProvider, WatermarkEstimatorProvider
 from apache_beam.utils.timestamp import Duration as BeamDuration
 
 from beam_lateness.transforms.sources.share import Share
+from beam_lateness.transforms.sources.unbounded import Unbounded
 from beam_lateness.transforms.times import MAX_EVENT_TIME_MS
-from beam_lateness.transforms.watermarks.estimator import (
-    GroupState,
-    GroupStateCoder,
-    GroupWatermarkEstimator,
-)
+from beam_lateness.transforms.watermarks.estimator import GroupState
 
 _STAY_S: Final = 3600.0
 
@@ -86,7 +82,7 @@ class _DealtCoder(Coder):
         return True
 
 
-class DealAndStay(beam.DoFn, RestrictionProvider, WatermarkEstimatorProvider):
+class DealAndStay(Unbounded):
     """Gives each reader its share, under the reader's number, and stays for ever.
 
     Watermark: after any event time, and short of the end of time: there the readers' state, and
@@ -105,23 +101,8 @@ class DealAndStay(beam.DoFn, RestrictionProvider, WatermarkEstimatorProvider):
     def restriction_size(self, element: bytes, restriction: Dealt) -> float:
         return 1.0
 
-    def split(self, element: bytes, restriction: Dealt) -> Iterator[Dealt]:
-        yield restriction
-
-    def truncate(self, element: bytes, restriction: Dealt) -> None:
-        """Ends when the pipeline drains."""
-
     def restriction_coder(self) -> Coder:
         return _DealtCoder()
-
-    def initial_estimator_state(self, element: bytes, restriction: Dealt) -> GroupState:
-        return GroupState()
-
-    def create_watermark_estimator(self, estimator_state: GroupState) -> GroupWatermarkEstimator:
-        return GroupWatermarkEstimator(estimator_state)
-
-    def estimator_state_coder(self) -> Coder:
-        return GroupStateCoder()
 
     @beam.DoFn.unbounded_per_element()  # type: ignore[untyped-decorator]
     def process(

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import apache_beam as beam
 from apache_beam.coders import Coder
 from apache_beam.io.iobase import RestrictionProgress, RestrictionTracker
-from apache_beam.transforms.core import RestrictionProvider, WatermarkEstimatorProvider
 from apache_beam.utils.timestamp import Duration as BeamDuration
 
 from beam_lateness.transforms.sources.connector import Positions, SplitPosition
@@ -19,11 +18,8 @@ from beam_lateness.transforms.sources.group import Group, GroupReader
 from beam_lateness.transforms.sources.rhythm import PROMPT, Rhythm
 from beam_lateness.transforms.sources.sessions import EngineSession
 from beam_lateness.transforms.sources.share import Share
-from beam_lateness.transforms.watermarks.estimator import (
-    GroupState,
-    GroupStateCoder,
-    GroupWatermarkEstimator,
-)
+from beam_lateness.transforms.sources.unbounded import Unbounded
+from beam_lateness.transforms.watermarks.estimator import GroupState
 
 
 @dataclass(frozen=True)
@@ -119,7 +115,7 @@ class PositionsTracker(RestrictionTracker):
         return False
 
 
-class ReadGroup(beam.DoFn, RestrictionProvider, WatermarkEstimatorProvider):
+class ReadGroup(Unbounded):
     """Reads a group of splits, a few polls a call; its elements are the readers' shares.
 
     Args:
@@ -146,23 +142,8 @@ class ReadGroup(beam.DoFn, RestrictionProvider, WatermarkEstimatorProvider):
         positions = restriction.positions.values()
         return float(sum(max((p.end or p.offset) - p.offset, 0) for p in positions))
 
-    def split(self, element: bytes, restriction: Restriction) -> Iterator[Restriction]:
-        yield restriction
-
-    def truncate(self, element: bytes, restriction: Restriction) -> None:
-        """Reads no more once the pipeline drains."""
-
     def restriction_coder(self) -> Coder:
         return RestrictionCoder()
-
-    def initial_estimator_state(self, element: bytes, restriction: Restriction) -> GroupState:
-        return GroupState()
-
-    def create_watermark_estimator(self, estimator_state: GroupState) -> GroupWatermarkEstimator:
-        return GroupWatermarkEstimator(estimator_state)
-
-    def estimator_state_coder(self) -> Coder:
-        return GroupStateCoder()
 
     @beam.DoFn.unbounded_per_element()  # type: ignore[untyped-decorator]
     def process(
