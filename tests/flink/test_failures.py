@@ -181,6 +181,23 @@ def test_a_job_stopped_with_a_savepoint_goes_on_where_it_was(
     assert len(letters) == len(set(letters)), "a dead letter was written twice"
 
 
+def test_a_job_that_was_ended_at_once_goes_on_from_its_last_checkpoint(
+    flink: Cluster, payments: Payments, job: Job, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As one that has failed for good does: what was read after it is read again."""
+    await_on(flink, job, lambda: payments.read > 0, "records")
+    await_on(flink, job, lambda: flink.rest.checkpoints(job.id).path is not None, "checkpoint")
+    payments.append()
+    capsys.readouterr()
+    assert main(["stop", job.name, "--cancel", f"--flink_master={flink.layout.master}"]) == 0
+    path = capsys.readouterr().out.split("last checkpoint: ")[1].split()[0]
+    flags = flink_flags(flink, payments.folder, [payments.path], *FLAGS)
+    assert main(["resume", f"--from={path}", "--detach", *flags]) == 0
+    payments.append_rest()
+    await_all(flink, flink.rest.job(), payments)
+    payments.check()
+
+
 @pytest.mark.usefixtures("ended")
 def test_a_live_job_that_is_interrupted_goes_on_by_the_command_it_names(
     flink: Cluster, payments: Payments
