@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import signal
 import sys
 import tempfile
@@ -11,8 +12,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, NoReturn
 
-from beam_lateness.pipelines.errors import EngineError
-from beam_lateness.pipelines.ports import LOOPBACK, is_free
+logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.ERROR)
+
+# After the line above: importing Beam without its gcp extra warns of it, on the root logger.
+from beam_lateness.pipelines.errors import EngineError  # noqa: E402
+from beam_lateness.pipelines.ports import LOOPBACK, is_free  # noqa: E402
 
 PUBSUB: Final = "pubsub"
 KAFKA: Final = "kafka"
