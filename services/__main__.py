@@ -7,6 +7,7 @@ import logging
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -25,6 +26,7 @@ PROJECT: Final = "demo"
 TOPIC: Final = "payments"
 ACK_DEADLINE_S: Final = 60
 PARTITIONS: Final = 4
+_LOOK_S: Final = 0.5
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -41,7 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if KAFKA in names:
                 _start_kafka(stack, options.kafka_port)
             print("Ctrl-C ends them, and what they hold is gone then.", flush=True)
-            signal.pause()
+            while True:  # and no `signal.pause`, which a signal just before it does not end
+                time.sleep(_LOOK_S)
     except KeyboardInterrupt:
         return 0
     except EngineError as error:
