@@ -27,7 +27,7 @@ from beam_lateness.pipelines.flink.options import (
     jar_path,
     make_absolute,
 )
-from beam_lateness.pipelines.flink.run import run_attached, run_detached
+from beam_lateness.pipelines.flink.run import ClusterRun
 from beam_lateness.pipelines.interrupts import interrupts
 from beam_lateness.pipelines.options import StreamConfig, StreamOptions, check_flags, read_config
 from beam_lateness.pipelines.progress import Progress
@@ -148,7 +148,8 @@ def run_stream(argv: Sequence[str], console: Console) -> int:
     config.connector.initial_positions()
     if isinstance(config.connector, PubSub):
         config.connector.check(ordered_allowed=on_flink)
-    engine = choose_engine(options, _job(config, run), config.input_bytes(), console.print)
+    job = Job(config.endless, config.connector.follows, config.num_readers, run)
+    engine = choose_engine(options, job, config.input_bytes(), console.print)
     console.print(f"engine: {engine.name} ({engine.reason})")
     metrics.start_tally()
     unpublish()
@@ -161,13 +162,13 @@ def run_stream(argv: Sequence[str], console: Console) -> int:
         console.print(f"job jar: {jar_path(options)}", soft_wrap=True)
         return OK
     if detach:
-        run_detached(pipeline, engine, config.connector.follows, console)
+        ClusterRun(pipeline, engine.runner, options, job.live, console).leave()
         console.print(f"windows: {config.output} (run {run})", soft_wrap=True)
         return OK
     shown = sys.stderr
     try:
         if on_flink and not in_job_server(options):
-            ended = run_attached(pipeline, engine, config.connector.follows, console)
+            ended = ClusterRun(pipeline, engine.runner, options, job.live, console).await_end()
         else:
             with Progress(console):
                 ended = _run_to_end(pipeline, engine)
@@ -177,10 +178,6 @@ def run_stream(argv: Sequence[str], console: Console) -> int:
         finally:
             sys.stderr = shown
     return _finish(Report.of(ended.counts, engine.name, run), config, console, ended)
-
-
-def _job(config: StreamConfig, run: str) -> Job:
-    return Job(config.endless, config.connector.follows, config.num_readers, run)
 
 
 def _check_elsewhere(options: PipelineOptions) -> None:

@@ -18,6 +18,7 @@ from beam_lateness.pipelines.flink.cluster import Cluster, find_jars
 from beam_lateness.pipelines.flink.jars import FLINK_VERSION, JOB_SERVER_VERSION
 from beam_lateness.pipelines.flink.nodes import Layout
 from beam_lateness.pipelines.flink.rest import MASTER, FlinkRest
+from beam_lateness.pipelines.flink.run import say
 from beam_lateness.pipelines.report import Report, format_time
 from beam_lateness.transforms import metrics
 
@@ -62,7 +63,7 @@ def _cluster(options: Any, console: Console) -> int:
     folder = Path(options.folder).absolute()
     if options.action == "down":
         ended = Cluster.of(folder).down()
-        _say(console, f"ended: {', '.join(ended) or 'nothing ran'}; logs are in {folder / 'log'}")
+        say(console, f"ended: {', '.join(ended) or 'nothing ran'}; logs are in {folder / 'log'}")
         return _OK
     if options.action == "status":
         return _show_cluster(Cluster.of(folder), console)
@@ -88,17 +89,17 @@ def _show_cluster(shown: Cluster, console: Console) -> int:
     layout, troubles = shown.layout, shown.troubles()
     if troubles:
         for trouble in troubles:
-            _say(console, trouble)
+            say(console, trouble)
         return _TROUBLED
     overview = shown.rest.overview()
-    _say(
+    say(
         console,
         f"Flink {overview['flink-version']} on http://{layout.master}: "
         f"{overview['taskmanagers']} task managers, {overview['slots-available']} of "
         f"{overview['slots-total']} slots free, {overview['jobs-running']} jobs running",
     )
-    _say(console, f"logs, checkpoints and savepoints: {layout.folder}")
-    _say(console, f"flags of a job: {' '.join(layout.flags)}")
+    say(console, f"logs, checkpoints and savepoints: {layout.folder}")
+    say(console, f"flags of a job: {' '.join(layout.flags)}")
     return _OK
 
 
@@ -115,7 +116,7 @@ def _status(options: Any, console: Console) -> int:
     if options.job is None:
         for job in rest.jobs():
             line = f"{job.state:<10} {format_time(job.start_ms)}  {job.id}  {job.name}"
-            _say(console, line)
+            say(console, line)
         return _OK
     job = rest.job(options.job)
     kept, counts = rest.checkpoints(job.id), rest.counts(job.id)
@@ -138,7 +139,7 @@ def _status(options: Any, console: Console) -> int:
     if failure is not None:
         lines["last failure"] = failure
     for name, text in lines.items():
-        _say(console, f"{name}: {text}")
+        say(console, f"{name}: {text}")
     return _TROUBLED if job.state == "FAILED" else _OK
 
 
@@ -172,21 +173,16 @@ def _stop(options: Any, console: Console) -> int:
         rest.cancel(job.id)
         rest.await_state(job.id)
         kept = f"; its last checkpoint: {path}" if path else ""
-        _say(console, f"cancelled {job.name}{kept}")
+        say(console, f"cancelled {job.name}{kept}")
         return _OK
     folder = options.savepoint_dir
     where = rest.stop(job.id, None if folder is None else _url(folder))
-    _say(console, f"stopped {job.name}; savepoint: {where}")
-    _say(
+    say(console, f"stopped {job.name}; savepoint: {where}")
+    say(
         console,
         f"go on: beam-lateness resume --from={where} with the flags of the job",
     )
     return _OK
-
-
-def _say(console: Console, text: str) -> None:
-    """Prints a line as it is: a path may hold what would be markup."""
-    console.print(text, soft_wrap=True, highlight=False, markup=False)
 
 
 def _url(folder: str) -> str:

@@ -90,11 +90,12 @@ def _check_cluster(runner: Any, *, ours: bool) -> None:
 
 def _check_workers(portable: Any, runner: Any) -> None:
     """Looks for the pool of workers where this machine is the cluster's."""
-    host = runner.flink_master.split("//")[-1].split(":")[0]
-    if portable.environment_type != EXTERNAL_WORKERS or host not in LOCAL_HOSTS:
+    here = FlinkRest(runner.flink_master).here
+    if portable.environment_type != EXTERNAL_WORKERS or not here:
         return
-    pool, _, port = (portable.environment_config or "").rpartition(":")
-    if pool in LOCAL_HOSTS and port.isdecimal() and not accepts(int(port)):
+    address = portable.environment_config or ""
+    if _is_silent(address):
+        port = address.rpartition(":")[2]
         msg = (
             f"no pool of workers answers at --environment_config={portable.environment_config}; "
             "`beam-lateness cluster up` starts one, or run `python -m "
@@ -105,10 +106,15 @@ def _check_workers(portable: Any, runner: Any) -> None:
 
 
 def _check_endpoint(endpoint: str) -> None:
-    host, _, port = endpoint.rpartition(":")
-    if host in LOCAL_HOSTS and port.isdecimal() and not accepts(int(port)):
+    if _is_silent(endpoint):
         msg = (
             f"no job server answers at --job_endpoint={endpoint}; `beam-lateness cluster up` "
             "starts one, or leave the flag out for one of the job's own"
         )
         raise EngineError(msg)
+
+
+def _is_silent(address: str) -> bool:
+    """Says whether an address is of this machine, and nobody answers there."""
+    host, _, port = address.rpartition(":")
+    return host in LOCAL_HOSTS and port.isdecimal() and not accepts(int(port))

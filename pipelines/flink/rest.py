@@ -90,8 +90,8 @@ class FlinkRest:
         self.master = master
         self._url = (master if "://" in master else f"http://{master}").rstrip("/")
         self._session = requests.Session()
-        # A proxy knows nothing of this machine.
-        self._session.trust_env = urlsplit(self._url).hostname not in LOCAL_HOSTS
+        self.here = urlsplit(self._url).hostname in LOCAL_HOSTS  # whether it is on this machine
+        self._session.trust_env = not self.here  # a proxy knows nothing of this machine
 
     def overview(self) -> Mapping[str, Any]:
         """Gives task managers, slots, jobs and the version of Flink."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Final
+from typing import Final
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import (
@@ -73,7 +73,7 @@ class ClusterRun:
             self._before.add(job.id)
         result = self._pipeline.run()
         job = self._rest.await_state(self._find(result), RUNNING)
-        self._say(f"job {job.name} ({job.id}) runs on {self._rest.master}")
+        say(self._console, f"job {job.name} ({job.id}) runs on {self._rest.master}")
         return job
 
     def leave(self) -> None:
@@ -82,9 +82,10 @@ class ClusterRun:
             self._refuse_failed(self.submit())
         finally:
             self._runner.stop()
-        self._say(
+        say(
+            self._console,
             f"how it goes: beam-lateness status {self._name}; "
-            f"to end it: beam-lateness stop {self._name} --savepoint"
+            f"to end it: beam-lateness stop {self._name} --savepoint",
         )
 
     def await_end(self) -> Ended:
@@ -110,13 +111,10 @@ class ClusterRun:
         finally:
             self._runner.stop()
         self._refuse_failed(job)
-        begun_anew = self._resumed or self._rest.checkpoints(job.id).restored > 0
         remark = None
         if self._endless or job.state != "FINISHED":
             remark = "the job was ended from elsewhere; `beam-lateness resume --from` goes on"
-        return Ended(
-            self._rest.counts(job.id), remark is not None, whole=not begun_anew, remark=remark
-        )
+        return Ended(self._rest.counts(job.id), remark is not None, self._whole(job), remark)
 
     def _withdraw(self) -> None:
         """Cancels the job, should it have come to the cluster before the interrupt."""
@@ -155,7 +153,10 @@ class ClusterRun:
                     said = time.monotonic()
                     now = self._rest.checkpoints(job.id).restored
                     if now > restored:
-                        self._say(f"started anew after a failure: {self._rest.failure(job.id)}")
+                        say(
+                            self._console,
+                            f"started anew after a failure: {self._rest.failure(job.id)}",
+                        )
                     restored = max(now, restored)
                 answered = time.monotonic()
             except EngineError as error:  # a job manager may be busy, or come back
@@ -172,12 +173,12 @@ class ClusterRun:
             raise RuntimeError(msg)
 
     def _stop(self, job: Job) -> Ended:
-        whole = not self._resumed and self._rest.checkpoints(job.id).restored == 0
+        whole = self._whole(job)
         if not self._endless:
             self._rest.cancel(job.id)
             job = self._rest.await_state(job.id)
             return Ended(self._rest.counts(job.id), True, whole)
-        self._say("stopping the job with a savepoint")
+        say(self._console, "stopping the job with a savepoint")
         try:
             path = self._rest.stop(job.id)
         except EngineError as error:
@@ -185,15 +186,11 @@ class ClusterRun:
         remark = f"the same flags with `beam-lateness resume --from={path}` go on with them"
         return Ended(self._rest.counts(job.id), True, whole, remark)
 
-    def _say(self, text: str) -> None:
-        self._console.print(text, soft_wrap=True, highlight=False, markup=False)
+    def _whole(self, job: Job) -> bool:
+        """Says whether the job's counts are of its whole input."""
+        return not self._resumed and self._rest.checkpoints(job.id).restored == 0
 
 
-def run_detached(pipeline: beam.Pipeline, engine: Any, endless: bool, console: Console) -> None:
-    """Submits a job and leaves it."""
-    ClusterRun(pipeline, engine.runner, engine.options, endless, console).leave()
-
-
-def run_attached(pipeline: beam.Pipeline, engine: Any, endless: bool, console: Console) -> Ended:
-    """Runs a job to its end."""
-    return ClusterRun(pipeline, engine.runner, engine.options, endless, console).await_end()
+def say(console: Console, text: str) -> None:
+    """Prints a line as it is: a path may hold what would be markup."""
+    console.print(text, soft_wrap=True, highlight=False, markup=False)

@@ -31,3 +31,13 @@ def flink(
     environment = {**pubsub_server.environment, "PYTHONPATH": str(ROOT)}
     with running(layout, jars, environment) as cluster:
         yield cluster
+
+
+@pytest.fixture
+def ended(flink: Cluster) -> Iterator[None]:
+    """No job runs afterwards."""
+    yield
+    for each in flink.rest.jobs():
+        if not each.ended:
+            flink.rest.cancel(each.id)
+            flink.rest.await_state(each.id)

@@ -15,7 +15,7 @@ from benchmarks.payments import write_payments
 from tests.cases.check import check_all, of_case
 from tests.cases.engine import run_cases_from_files
 from tests.cases.load import fixed_cases
-from tests.flink.jobs import QUICK, run_on_flink
+from tests.flink.jobs import QUICK, check_readers, run_on_flink
 from tests.jobs import (
     FLIGHT_FLAGS,
     FLIGHTS,
@@ -87,7 +87,7 @@ def test_payments_by_one_reader_come_out_as_the_model_says(
 
 
 def test_payments_by_four_readers_are_conserved_exactly(
-    flink: Cluster, tmp_path: Path, payments: Path, expected: Windowed
+    flink: Cluster, tmp_path: Path, payments: Path
 ) -> None:
     """No record is lost or doubled; where the engine judged, it was no harsher than the model of
     each file by itself."""
@@ -98,17 +98,7 @@ def test_payments_by_four_readers_are_conserved_exactly(
     flags = (*PAYMENTS, "--num_readers=4", "--parallelism=4", "--block_bytes=300000")
     outcome = run_on_flink(flink, tmp_path / "out", paths, *flags)
     assert outcome.report["input"] == RECORDS
-    too_late = outcome.too_late_ids
-    assert len(set(too_late)) == len(too_late)
-    apart = verdicts([bounded(read_payments(path), 5_000) for path in paths], 60_000, 120_000)
-    assert set(too_late) <= {event.name for event in apart.too_late}
-    sums: dict[tuple[str, int], int] = {}
-    left_out = set(too_late)
-    for event in read_payments(payments):
-        if event.name not in left_out:
-            cell = event.key, event.ts - event.ts % 60_000
-            sums[cell] = sums.get(cell, 0) + event.value
-    assert outcome.totals == sums
+    check_readers(outcome, paths)
 
 
 def test_the_core_cases_come_out_as_they_say(flink: Cluster, tmp_path: Path) -> None:

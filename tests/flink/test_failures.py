@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,16 @@ import pytest
 
 from beam_lateness.pipelines.cli import main
 from beam_lateness.pipelines.flink.cluster import Cluster, Jars
-from beam_lateness.pipelines.flink.nodes import task_manager
 from beam_lateness.pipelines.flink.rest import Job
 from benchmarks.payments import write_payments
-from tests.flink.jobs import QUICK, await_on, await_running, flink_flags, submit
+from tests.flink.jobs import (
+    QUICK,
+    await_on,
+    await_running,
+    flink_flags,
+    kill_task_manager,
+    submit,
+)
 from tests.jobs import PAYMENT_FLAGS, Outcome, keep_history, query, read_payments
 from tests.model import Windowed, bounded, verdicts
 from tests.runners.process import running
@@ -108,16 +113,6 @@ def payments(tmp_path: Path) -> Payments:
 
 
 @pytest.fixture
-def ended(flink: Cluster) -> Iterator[None]:
-    """No job runs afterwards."""
-    yield
-    for each in flink.rest.jobs():
-        if not each.ended:
-            flink.rest.cancel(each.id)
-            flink.rest.await_state(each.id)
-
-
-@pytest.fixture
 def job(flink: Cluster, payments: Payments, ended: None) -> Job:
     """A job that follows them."""
     payments.append()
@@ -144,10 +139,7 @@ def test_a_task_manager_killed_again_and_again_changes_no_result(
             f"{much} records more",
         )
         number = seeded.randint(1, 2)
-        process = flink.node(task_manager(number)).process
-        assert process is not None
-        process.kill()
-        process.wait(10)
+        kill_task_manager(flink, number)
         payments.append()
         flink.start_task_manager(number, jars)
         await_running(flink, job)

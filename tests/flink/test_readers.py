@@ -8,9 +8,8 @@ import pytest
 
 from beam_lateness.pipelines.flink.cluster import Cluster
 from benchmarks.payments import write_payments
-from tests.flink.jobs import QUICK, await_on, flink_flags, submit
+from tests.flink.jobs import QUICK, await_on, check_readers, flink_flags, submit
 from tests.jobs import PAYMENT_FLAGS, Outcome, query, read_payments
-from tests.model import bounded, verdicts
 
 pytestmark = pytest.mark.flink
 
@@ -18,6 +17,7 @@ RECORDS = 20_000
 READERS = 2
 
 
+@pytest.mark.usefixtures("ended")
 def test_a_live_input_of_two_readers_is_conserved(flink: Cluster, tmp_path: Path) -> None:
     """Where the engine judged, it was no harsher than the model of each file by itself."""
     write_payments(tmp_path / "whole.jsonl", RECORDS, rate=20)
@@ -39,17 +39,4 @@ def test_a_live_input_of_two_readers_is_conserved(flink: Cluster, tmp_path: Path
         return int(rows[0][0]) + len(outcome.too_late) >= RECORDS
 
     await_on(flink, job, whole, f"{RECORDS} records")
-    flink.rest.cancel(job.id)
-    flink.rest.await_state(job.id)
-    too_late = outcome.too_late_ids
-    assert len(set(too_late)) == len(too_late)
-    apart = verdicts([bounded(read_payments(path), 5_000) for path in paths], 60_000, 120_000)
-    assert set(too_late) <= {event.name for event in apart.too_late}
-    sums: dict[tuple[str, int], int] = {}
-    left_out = {*too_late, "end"}
-    for path in paths:
-        for event in read_payments(path):
-            if event.name not in left_out:
-                cell = event.key, event.ts - event.ts % 60_000
-                sums[cell] = sums.get(cell, 0) + event.value
-    assert outcome.totals == sums
+    check_readers(outcome, paths)

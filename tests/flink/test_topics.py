@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from beam_lateness.pipelines.flink.cluster import Cluster, Jars
-from beam_lateness.pipelines.flink.nodes import task_manager
-from tests.flink.jobs import QUICK, await_on, await_running, flink_flags, submit
+from tests.flink.jobs import (
+    QUICK,
+    await_on,
+    await_running,
+    flink_flags,
+    kill_task_manager,
+    submit,
+)
 from tests.runners.feeds import (
     FLAGS,
     Broker,
@@ -44,16 +49,6 @@ def topic(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Br
     return PubSubTopic(server, name, lease="10s")
 
 
-@pytest.fixture
-def ended(flink: Cluster) -> Iterator[None]:
-    """No job runs afterwards."""
-    yield
-    for job in flink.rest.jobs():
-        if not job.ended:
-            flink.rest.cancel(job.id)
-            flink.rest.await_state(job.id)
-
-
 @pytest.mark.usefixtures("ended")
 def test_messages_are_counted_once_and_acknowledged_though_a_task_manager_is_killed(
     flink: Cluster, jars: Jars, topic: Broker, tmp_path: Path
@@ -71,10 +66,7 @@ def test_messages_are_counted_once_and_acknowledged_though_a_task_manager_is_kil
             lambda before=before: len(outcome.query("select key from windows")) > before,  # type: ignore[misc]
             "windows",
         )
-        process = flink.node(task_manager(number)).process
-        assert process is not None
-        process.kill()
-        process.wait(10)
+        kill_task_manager(flink, number)
         topic.publish(feed.next(200))
         flink.start_task_manager(number, jars)
         await_running(flink, job)

@@ -21,7 +21,8 @@ from apache_beam.transforms.userstate import ReadModifyWriteStateSpec, TimerSpec
 from apache_beam.utils.timestamp import MIN_TIMESTAMP, Timestamp
 
 from beam_lateness.transforms.sources.emit import emit
-from beam_lateness.transforms.sources.read_group import ReadGroup, Restriction, RestrictionCoder
+from beam_lateness.transforms.sources.read_group import ReadGroup
+from beam_lateness.transforms.sources.restriction import Restriction, RestrictionCoder
 from beam_lateness.transforms.sources.sessions import finalizer_of
 from beam_lateness.transforms.watermarks.estimator import (
     GroupState,

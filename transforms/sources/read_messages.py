@@ -9,14 +9,13 @@ from dataclasses import replace
 from typing import Any
 
 import apache_beam as beam
-from apache_beam.utils.timestamp import Duration as BeamDuration
 
 from beam_lateness.transforms.commits.in_flight import InFlight
 from beam_lateness.transforms.commits.store import CommitAfterStore
 from beam_lateness.transforms.sources.connector import AcknowledgingConnector
-from beam_lateness.transforms.sources.emit import emit
 from beam_lateness.transforms.sources.group import Group
-from beam_lateness.transforms.sources.read_group import ReadGroup, Restriction
+from beam_lateness.transforms.sources.read_group import ReadGroup
+from beam_lateness.transforms.sources.restriction import Restriction
 from beam_lateness.transforms.sources.rhythm import PROMPT, Rhythm
 from beam_lateness.transforms.sources.sessions import (
     EngineSession,
@@ -53,30 +52,6 @@ class ReadMessages(ReadGroup):
     def kept_by(self, reader: Any) -> EngineSession | None:
         """Gives the session, if it waits for the engine."""
         return reader if isinstance(reader, EngineSession) else None
-
-    def _read(
-        self, element: bytes, tracker: Any, estimator: Any, finalizer: Any = None
-    ) -> Iterable[Any]:
-        """Reads on from where the restriction stands.
-
-        Args:
-            element: The reader's share.
-            tracker: The restriction's.
-            estimator: The watermark's.
-            finalizer: Told whom to call when the engine has kept what was read.
-        """
-        restriction = tracker.current_restriction()
-        session = self.reader_for(element, restriction, estimator.get_estimator_state())
-        for poll in self.rhythm.polls(session):
-            if not tracker.try_claim(Restriction(poll.positions)):
-                return  # the pipeline drains
-            yield from emit(poll)
-            estimator.advance(poll.state)
-            delay_s = self.rhythm.delay_s(poll)
-        tracker.try_claim(Restriction(poll.positions, unacknowledged=session.unacknowledged()))
-        if finalizer is not None:
-            finalizer.register(session.finalizer())
-        tracker.defer_remainder(BeamDuration.of(delay_s))
 
 
 class ReadKept(ReadMessages):

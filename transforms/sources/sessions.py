@@ -53,14 +53,6 @@ class Session(ABC):
     def poll(self) -> Poll:
         """Acknowledges what may be acknowledged, and reads on."""
 
-    def finalizer(self) -> Callable[[], None]:
-        """Gives what the engine shall call when it has kept the poll."""
-        raise NotImplementedError
-
-    def unacknowledged(self) -> dict[str, list[str]]:
-        """Gives the ids of what has been read, but may come again, by split."""
-        return {}
-
     def close(self) -> None:
         """Gives back what is not acknowledged, and closes the input."""
         with self.lock:

@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from beam_lateness.transforms.sources.connector import SplitPosition
-from beam_lateness.transforms.sources.read_group import (
+from beam_lateness.transforms.sources.read_settings import ReadSettings
+from beam_lateness.transforms.sources.reader import ReadEvents
+from beam_lateness.transforms.sources.restriction import (
     PositionsTracker,
     Restriction,
     RestrictionCoder,
 )
-from beam_lateness.transforms.sources.read_settings import ReadSettings
-from beam_lateness.transforms.sources.reader import ReadEvents
 from beam_lateness.transforms.sources.split import Poll
 from beam_lateness.transforms.watermarks.estimator import GroupStateCoder, GroupWatermarkEstimator
 from beam_lateness.transforms.watermarks.strategy import WatermarkStrategy

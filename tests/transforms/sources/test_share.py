@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from beam_lateness.transforms.sources.connector import SplitPosition
 from beam_lateness.transforms.sources.group import Group
-from beam_lateness.transforms.sources.read_group import ReadGroup, Restriction
+from beam_lateness.transforms.sources.read_group import ReadGroup
 from beam_lateness.transforms.sources.read_settings import ReadSettings
+from beam_lateness.transforms.sources.restriction import Restriction
 from beam_lateness.transforms.sources.share import WHOLE, Share, shares
 from beam_lateness.transforms.watermarks.strategy import WatermarkStrategy
 from beam_lateness.transforms.watermarks.timestamps import FieldTime
