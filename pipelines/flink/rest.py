@@ -28,6 +28,8 @@ RUNNING: Final = "RUNNING"
 ENDED: Final = ("FINISHED", "CANCELED", "FAILED")
 _TIMEOUT_S: Final = 30.0
 _POLL_S: Final = 0.2
+_START_S: Final = 60.0  # in which the tasks of a job should run
+_AT_WORK: Final = ("RUNNING", "FINISHED")
 _BEAMS_METRICS: Final = "__metricscontainers"
 _OURS: Final = re.compile(rf"\.{metrics.NAMESPACE}_")
 
@@ -196,6 +198,8 @@ class FlinkRest:
     def stop(self, job_id: str, folder: str | None = None, timeout_s: float = 600.0) -> str:
         """Stops a job with a savepoint, at a moment at which nothing is half done.
 
+        A job that has just been started, or started anew, is waited for: Flink would refuse.
+
         Args:
             job_id: The job.
             folder: Where the savepoint goes; None for the cluster's own.
@@ -208,8 +212,9 @@ class FlinkRest:
             EngineError: If Flink refuses, or it takes too long.
         """
         asked = {"drain": False, **({} if folder is None else {"targetDirectory": folder})}
-        request = self._call("POST", f"jobs/{job_id}/stop", asked)["request-id"]
+        self._await_tasks(job_id, min(timeout_s, _START_S))
         end = time.monotonic() + timeout_s
+        request = self._call("POST", f"jobs/{job_id}/stop", asked)["request-id"]
         while time.monotonic() < end:
             found = self._get(f"jobs/{job_id}/savepoints/{request}")
             if found["status"]["id"] == "COMPLETED":
@@ -222,6 +227,15 @@ class FlinkRest:
             time.sleep(_POLL_S)
         msg = f"no savepoint of job {job_id} in {timeout_s:g} s; it may still come, see its status"
         raise EngineError(msg)
+
+    def _await_tasks(self, job_id: str, timeout_s: float) -> None:
+        """Waits until all tasks of a job run; if they do not, Flink says why."""
+        end = time.monotonic() + timeout_s
+        while time.monotonic() < end:
+            counts = [vertex["tasks"] for vertex in self._get(f"jobs/{job_id}")["vertices"]]
+            if not any(each[state] for each in counts for state in each.keys() - set(_AT_WORK)):
+                return
+            time.sleep(_POLL_S)
 
     def cancel(self, job_id: str) -> None:
         """Ends a job at once; what it has in its state is in its last checkpoint only."""

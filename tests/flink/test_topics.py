@@ -46,7 +46,7 @@ def topic(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Br
     server: PubsubServer = request.getfixturevalue("pubsub_server")
     for variable, value in server.environment.items():
         monkeypatch.setenv(variable, value)
-    return PubSubTopic(server, name, lease="10s")
+    return PubSubTopic(server, name, lease="3s")
 
 
 @pytest.mark.usefixtures("ended")

@@ -141,5 +141,9 @@ class AcknowledgingConnector(Connector, Protocol):
     def source_id(self) -> str:
         """Names the input: the same in each run that goes on with it."""
 
+    @property
+    def replays(self) -> bool:
+        """Whether a split is read again in the same order, from any position."""
+
     def later_positions(self) -> dict[str, SplitPosition]:
         """Finds the splits, each at its beginning: where one is read that was added later."""

@@ -89,6 +89,11 @@ class Kafka:
         return True
 
     @property
+    def replays(self) -> bool:
+        """A partition has one order."""
+        return True
+
+    @property
     def source_id(self) -> str:
         """Names the input in a checkpoint."""
         return f"kafka://{self.topic}?group={self.group or ''}"

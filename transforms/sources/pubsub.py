@@ -87,6 +87,11 @@ class PubSub:
         return True
 
     @property
+    def replays(self) -> bool:
+        """What comes again does so in any order."""
+        return False
+
+    @property
     def source_id(self) -> str:
         """Names the input in a checkpoint."""
         return ",".join(f"pubsub://{name}" for name in sorted(set(self.subscriptions)))

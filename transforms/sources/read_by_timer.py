@@ -17,10 +17,16 @@ import apache_beam as beam
 from apache_beam.coders import BytesCoder
 from apache_beam.pvalue import TaggedOutput
 from apache_beam.transforms.timeutil import TimeDomain
-from apache_beam.transforms.userstate import ReadModifyWriteStateSpec, TimerSpec, on_timer
+from apache_beam.transforms.userstate import (
+    BagStateSpec,
+    ReadModifyWriteStateSpec,
+    TimerSpec,
+    on_timer,
+)
 from apache_beam.utils.timestamp import MIN_TIMESTAMP, Timestamp
 
 from beam_lateness.transforms.sources.emit import emit
+from beam_lateness.transforms.sources.held import decode, encode, holds_records
 from beam_lateness.transforms.sources.read_group import ReadGroup
 from beam_lateness.transforms.sources.restriction import Restriction, RestrictionCoder
 from beam_lateness.transforms.sources.sessions import finalizer_of
@@ -39,8 +45,8 @@ _WATERMARKS: Final = GroupStateCoder()
 class ReadByTimer(beam.DoFn):
     """Reads shares of a group, a few polls each time its timer fires.
 
-    Watermark: the timer's hold, which is the group's exclusive watermark after the last poll; with
-    no timer set, at the end of a finite input, it goes to the end of time.
+    Watermark: the timer's hold, which is the group's exclusive watermark after the last poll that
+    was given away; with no timer set, at the end of a finite input, it goes to the end of time.
 
     Args:
         reading: What reads; its restrictions and watermark states are what this keeps.
@@ -49,6 +55,7 @@ class ReadByTimer(beam.DoFn):
     SHARE = ReadModifyWriteStateSpec("share", BytesCoder())
     RESTRICTION = ReadModifyWriteStateSpec("restriction", BytesCoder())
     WATERMARK = ReadModifyWriteStateSpec("watermark", BytesCoder())
+    HELD = BagStateSpec("held", BytesCoder())
     NEXT = TimerSpec("next", TimeDomain.REAL_TIME)
 
     def __init__(self, reading: ReadGroup) -> None:
@@ -73,27 +80,49 @@ class ReadByTimer(beam.DoFn):
         share: Any = beam.DoFn.StateParam(SHARE),
         restriction: Any = beam.DoFn.StateParam(RESTRICTION),
         watermark: Any = beam.DoFn.StateParam(WATERMARK),
+        held: Any = beam.DoFn.StateParam(HELD),
         timer: Any = beam.DoFn.TimerParam(NEXT),
     ) -> Iterable[Any]:
         mine, at = share.read(), _RESTRICTIONS.decode(restriction.read())
         estimator = GroupWatermarkEstimator(_WATERMARKS.decode(watermark.read()))
         reader = self._reading.reader_for(mine, at, estimator.get_estimator_state())
+        kept = self._reading.kept_by(reader)
+        holding = None if kept is None else kept.held
+        if holding is not None and holding.new:
+            # A new session: the state is what a checkpoint has, and that has these.
+            for encoded in held.read():
+                yield from emit(decode(encoded))
+            held.clear()
         delay_s = 0.0
         for poll in self._reading.rhythm.polls(reader):
-            yield from emit(poll)
+            if holding is None:
+                yield from emit(poll)
+            elif holds_records(poll):
+                held.add(encode(poll))
             estimator.advance(poll.state)
             at = Restriction(poll.positions)
             delay_s = self._reading.rhythm.delay_s(poll)
-        kept = self._reading.kept_by(reader)
+        reached = estimator.get_estimator_state()
         if kept is not None:
-            at = Restriction(at.positions, unacknowledged=kept.unacknowledged())
+            at = Restriction(
+                at.positions, unacknowledged=kept.unacknowledged(), poll=kept.last_poll
+            )
             yield TaggedOutput(KEPT_TAG, kept.name_poll())
         restriction.write(_RESTRICTIONS.encode(at))
-        watermark.write(_WATERMARKS.encode(estimator.get_estimator_state()))
+        watermark.write(_WATERMARKS.encode(reached))
+        if holding is not None:
+            released = holding.release()
+            for poll in released:
+                yield from emit(poll)
+            if any(map(holds_records, released)):
+                held.clear()
+                for encoded in holding.encoded():
+                    held.add(encoded)
+            reached = holding.state
         if at.all_read:
             self._reading.close(mine)
         else:
-            _set(timer, delay_s, estimator.current_watermark())
+            _set(timer, delay_s, GroupWatermarkEstimator(reached).current_watermark())
 
     def teardown(self) -> None:
         self._reading.teardown()

@@ -47,7 +47,7 @@ class ReadMessages(ReadGroup):
         """Gives the session of this process that stands where a restriction does."""
         share = Share.decode(element)
         create = _Open(self, share, restriction, state)
-        return session_of(f"{self._name}-{share.index}", restriction.positions, create)
+        return session_of(f"{self._name}-{share.index}", restriction, create)
 
     def kept_by(self, reader: Any) -> EngineSession | None:
         """Gives the session, if it waits for the engine."""
@@ -55,7 +55,18 @@ class ReadMessages(ReadGroup):
 
 
 class ReadKept(ReadMessages):
-    """Acknowledges what the engine has made durable: by bundle finalization."""
+    """Acknowledges what the engine has made durable: by bundle finalization.
+
+    Args:
+        group: The input, of an `AcknowledgingConnector`.
+        rhythm: How the calls follow each other.
+        holds: Whether polls are held back until the engine has kept them, if the input would not
+            give them again in the same order: the caller must give away what is released.
+    """
+
+    def __init__(self, group: Group, rhythm: Rhythm = PROMPT, *, holds: bool = False) -> None:
+        super().__init__(group, rhythm)
+        self._holds = holds
 
     @beam.DoFn.unbounded_per_element()  # type: ignore[untyped-decorator]
     def process(
@@ -72,7 +83,10 @@ class ReadKept(ReadMessages):
         # A connector of its own: several readers of a process must not share a client.
         group = replace(self._group, connector=copy.copy(self._group.connector))
         reader = group.open(restriction.positions, state, share=share)
-        return EngineSession(reader, restriction.unacknowledged)
+        connector = group.connector
+        assert isinstance(connector, AcknowledgingConnector)  # noqa: S101 (ReadEvents has looked)
+        holds = self._holds and not connector.replays
+        return EngineSession(reader, restriction.unacknowledged, holds=holds)
 
 
 class ReadStored(ReadMessages):

@@ -147,9 +147,10 @@ class ReadEvents(beam.PTransform[PBegin, ReadEventsResult]):
             _refuse_direct_runner(pbegin)
             runner, live = pbegin.pipeline.runner, self.connector.follows
             rhythm = rhythm_of(runner, live, self.settings.poll_interval)
-            reading = _reading(group, self.commits, rhythm)
+            by_timer = is_flink(runner) and live
+            reading = _reading(group, self.commits, rhythm, holds=by_timer)
             start = pbegin | "Group" >> beam.Impulse()
-            if is_flink(runner) and live:
+            if by_timer:
                 self._refuse_commits()
                 outputs = self._read_by_timer(start, reading)
             else:
@@ -197,11 +198,13 @@ def _refuse_readers(runner: Any) -> None:
         raise ValueError(msg)
 
 
-def _reading(group: Group, commits: CommitAfterStore | None, rhythm: Rhythm) -> ReadGroup:
+def _reading(
+    group: Group, commits: CommitAfterStore | None, rhythm: Rhythm, *, holds: bool
+) -> ReadGroup:
     if not isinstance(group.connector, AcknowledgingConnector):
         return ReadGroup(group, rhythm)
     if commits is None:
-        return ReadKept(group, rhythm)
+        return ReadKept(group, rhythm, holds=holds)
     commits.check(group.connector.source_id)
     return ReadStored(group, commits, rhythm)
 

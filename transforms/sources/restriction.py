@@ -28,11 +28,13 @@ class Restriction:
         closing: How many calls there were since all was read.
         unacknowledged: Per split, the ids of messages that have been read, but may come again since
             the source was not told yet. (Offsets need none: they are not read again.)
+        poll: The last poll, of which session: the state goes with that one and no other.
     """
 
     positions: Positions
     closing: int = 0
     unacknowledged: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    poll: str = ""
 
     @property
     def all_read(self) -> bool:
@@ -44,12 +46,14 @@ class RestrictionCoder(Coder):
     """Encodes the positions of a group as JSON."""
 
     def encode(self, value: Restriction) -> bytes:
-        return json.dumps([value.positions, value.closing, value.unacknowledged]).encode()
+        return json.dumps(
+            [value.positions, value.closing, value.unacknowledged, value.poll]
+        ).encode()
 
     def decode(self, encoded: bytes) -> Restriction:
-        positions, closing, unacknowledged = json.loads(encoded)
+        positions, *rest = json.loads(encoded)
         found = {name: SplitPosition(*fields) for name, fields in positions.items()}
-        return Restriction(found, closing, unacknowledged)
+        return Restriction(found, *rest)
 
     def is_deterministic(self) -> bool:
         return True

@@ -25,6 +25,8 @@ from beam_lateness.transforms.commits.store import forget
 from beam_lateness.transforms.commits.tally import Position
 from beam_lateness.transforms.sources.connector import AcknowledgingReader, Positions
 from beam_lateness.transforms.sources.group import GroupReader
+from beam_lateness.transforms.sources.held import HeldPolls
+from beam_lateness.transforms.sources.restriction import Restriction
 from beam_lateness.transforms.sources.split import Poll
 from beam_lateness.transforms.watermarks.estimator import exclusive
 
@@ -48,6 +50,10 @@ class Session(ABC):
     def positions(self) -> Positions:
         """Where every split stands."""
         return self.reader.positions
+
+    def stands_at(self, restriction: Restriction) -> bool:
+        """Whether it can go on from where a restriction stands."""
+        return bool(self.positions == restriction.positions)
 
     @abstractmethod
     def poll(self) -> Poll:
@@ -81,10 +87,15 @@ class EngineSession(Session):
     Args:
         reader: Reads the input.
         before: The ids of what an earlier session had read and not acknowledged, by split.
+        holds: Whether its polls must be held back until the engine has kept them.
     """
 
     def __init__(
-        self, reader: GroupReader, before: Mapping[str, Sequence[str]] | None = None
+        self,
+        reader: GroupReader,
+        before: Mapping[str, Sequence[str]] | None = None,
+        *,
+        holds: bool = False,
     ) -> None:
         super().__init__(reader)
         self._id = uuid.uuid4().hex
@@ -92,8 +103,20 @@ class EngineSession(Session):
         self._before = {name: set(ids) for name, ids in (before or {}).items()}
         self._number = 0
         self._finalized = 0  # the highest poll that was finalized
+        self.held = HeldPolls(reader.state) if holds else None
         self._read: dict[int, tuple[dict[str, list[Position]], dict[str, int], int]] = {}
         self._left: dict[str, list[Position]] = {}  # of which the source could not be told yet
+
+    @property
+    def last_poll(self) -> str:
+        """Names the poll that was read last, and the session; "" before the first."""
+        return f"{self._id}:{self._number}" if self._number else ""
+
+    def stands_at(self, restriction: Restriction) -> bool:
+        """Whether it can go on; of one that holds polls, whether it holds those of the state."""
+        if self.held is not None and self.last_poll != restriction.poll:
+            return False
+        return super().stands_at(restriction)
 
     def poll(self) -> Poll:
         """Reads on."""
@@ -102,6 +125,8 @@ class EngineSession(Session):
             before = self._finalized
             poll = self.reader.poll()
             self._number += 1
+            if self.held is not None:
+                self.held.add(self._number, poll)
             offsets = {name: position.offset for name, position in poll.positions.items()}
             self._read[self._number] = (_positions_of(poll), offsets, before)
             if any(self._before.values()):
@@ -150,6 +175,8 @@ class EngineSession(Session):
         with self.lock:
             self._finalized = max(self._finalized, number)
             until = self._read[number][2] if number in self._read else 0
+            if self.held is not None:
+                self.held.kept = max(self.held.kept, until)
             readers = self._readers()
             for each in sorted(n for n in self._read if n <= until):
                 positions, offsets, _ = self._read.pop(each)
@@ -263,12 +290,12 @@ _lock = threading.Lock()
 _closed = False
 
 
-def session_of(name: str, positions: Positions, create: Callable[[], Session]) -> Session:
-    """Gives the session of this process that stands at some positions, or opens it.
+def session_of(name: str, restriction: Restriction, create: Callable[[], Session]) -> Session:
+    """Gives the session of this process that stands where a restriction does, or opens it.
 
     Args:
         name: Names the input.
-        positions: Where the engine wants to read on; it is elsewhere than the session after the
+        restriction: Where the engine wants to read on; it is elsewhere than the session after the
             engine has gone back to a checkpoint of its own.
         create: Opens it.
 
@@ -280,7 +307,7 @@ def session_of(name: str, positions: Positions, create: Callable[[], Session]) -
             msg = "the job is over: its inputs are closed"
             raise RuntimeError(msg)
         session = _sessions.get(name)
-        if session is not None and session.positions != positions:
+        if session is not None and not session.stands_at(restriction):
             session.close()
             session = None
         if session is None:

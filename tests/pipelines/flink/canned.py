@@ -144,7 +144,9 @@ class CannedFlink:
     def _detail(self, job: str) -> Any:
         for entry in self.jobs:
             if entry["jid"] == job:
-                steps = [{"id": name, "name": name} for name in self.vertices.get(job, {})]
+                tasks = {"RUNNING": 1, "FINISHED": 0, "DEPLOYING": 0}
+                names = self.vertices.get(job, {})
+                steps = [{"id": name, "name": name, "tasks": tasks} for name in names]
                 return {"jid": job, "state": entry["state"], "vertices": steps}
         return refusal(404, f"org.apache.flink.runtime.rest.NotFoundException: Job {job} not found")
 

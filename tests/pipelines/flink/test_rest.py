@@ -239,6 +239,20 @@ def test_a_job_is_stopped_with_a_savepoint_and_not_drained(
     assert asked.body.get("targetDirectory") == folder
 
 
+def test_a_job_whose_tasks_are_yet_to_run_is_waited_for(
+    flink: CannedFlink, rest: FlinkRest
+) -> None:
+    """Flink refuses to stop it before; so it was just started, or started anew."""
+    done = {"status": {"id": "COMPLETED"}, "operation": {"location": "file:/s"}}
+    job = stopping(flink, done)
+    states = [{"DEPLOYING": 1, "RUNNING": 1}, {"INITIALIZING": 2}, {"RUNNING": 1, "FINISHED": 1}]
+    turns = Turns({"state": "RUNNING", "vertices": [{"tasks": each}]} for each in states)
+    flink.answers[f"jobs/{job}"] = turns
+    assert rest.stop(job) == "file:/s"
+    asked = [each.path for each in flink.asked]
+    assert asked.index(f"jobs/{job}/stop") == len(states)
+
+
 def test_a_job_that_cannot_be_stopped_goes_on_and_the_error_says_why(
     flink: CannedFlink, rest: FlinkRest
 ) -> None:

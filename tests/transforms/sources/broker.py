@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -42,8 +43,10 @@ class Broker:
     def __init__(self, *splits: str, ids: bool = False) -> None:
         self.payloads: dict[str, list[bytes]] = {split: [] for split in splits}
         self.ids = ids
+        self.replays = not ids
         self.told: list[Told] = []
         self.deaf = False  # whether it cannot be told
+        self.shuffle: random.Random | None = None  # the order in which it delivers; None: its own
         self.open_readers: list[str] = []
         self.clock = Clock()
 
@@ -108,6 +111,8 @@ class BrokerReader:
         if not fresh:
             return Block(b"", self._next, at_end=False)
         self._given.update(fresh)
+        if self._broker.shuffle is not None:
+            self._broker.shuffle.shuffle(fresh)
         first, self._next = self._next, self._next + len(fresh)
         raw = [payloads[n] for n in fresh]
         offsets = range(first, self._next)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -11,6 +12,8 @@ from apache_beam.runners.worker.bundle_processor import OutputTimer
 from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.timestamp import Timestamp
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from beam_lateness.transforms.beam_time import to_ms, to_timestamp
 from beam_lateness.transforms.sources.deal import DealAndStay
@@ -39,6 +42,26 @@ class Cell:
         self.value = value
 
 
+class Bag:
+    """A bag of state."""
+
+    def __init__(self) -> None:
+        self.values: list[bytes] = []
+
+    def read(self) -> list[bytes]:
+        """What is in it."""
+        return list(self.values)
+
+    def add(self, value: bytes) -> None:
+        """Takes bytes, as the engine does."""
+        assert isinstance(value, bytes)
+        self.values.append(value)
+
+    def clear(self) -> None:
+        """Empties it."""
+        self.values.clear()
+
+
 class Timer:
     """A timer, with the hold that Beam takes it with."""
 
@@ -63,6 +86,7 @@ class Engine:
     def __init__(self, reading: ReadGroup) -> None:
         self.source = ReadByTimer(reading)
         self.cells = [Cell(), Cell(), Cell()]
+        self.bag = Bag()
         self.timer = Timer()
         (dealt,) = shares(["a"], 1)
         process: Callable[..., None] = self.source.process
@@ -71,8 +95,18 @@ class Engine:
     def fire(self) -> list[Any]:
         """Fires the timer."""
         read: Callable[..., Iterable[Any]] = self.source.read
-        given = read(*self.cells, self.timer)
+        given = read(*self.cells, self.bag, self.timer)
         return list(given)
+
+    def snapshot(self) -> tuple[Any, ...]:
+        """What a checkpoint holds of it."""
+        return [cell.value for cell in self.cells], self.bag.read(), self.timer.hold_ms
+
+    def restore(self, kept: tuple[Any, ...]) -> None:
+        """Goes back to a checkpoint."""
+        for cell, value in zip(self.cells, kept[0], strict=True):
+            cell.value = value
+        self.bag.values = list(kept[1])
 
 
 def test_the_hold_is_the_watermark_of_the_group() -> None:
@@ -126,6 +160,110 @@ def test_messages_are_acknowledged_by_what_the_step_behind_it_registers() -> Non
         finalizer_of(*poll)()
     assert broker.acknowledged() == {"a": ["a0"]}
     assert all(isinstance(each, TaggedOutput) or each.value for each in outputs)
+    close_sessions()
+    open_sessions()
+
+
+class Flink:
+    """Checkpoints, and failures, of a source and of a step behind it.
+
+    Args:
+        broker: What is read.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        self.engine = Engine(ReadKept(broker.group(), holds=True))
+        self.given: list[str] = []  # the state of the step behind
+        self.stamps: dict[str, set[int]] = {}  # all that it was ever given
+        self._polls: list[tuple[str, int]] = []
+        self._begun: tuple[Any, ...] | None = None
+        self._kept = (self.engine.snapshot(), 0)
+
+    def fire(self) -> None:
+        """A call of the source."""
+        for each in self.engine.fire():
+            if isinstance(each, TaggedOutput):
+                self._polls.append(each.value)
+                continue
+            for row in each.value.columns.to_pylist():
+                self.given.append(row["position"])
+                self.stamps.setdefault(row["position"], set()).add(row["watermark"])
+
+    def begin_checkpoint(self) -> None:
+        """Takes the state of both; one checkpoint at a time."""
+        if self._begun is None:
+            self._begun = self.engine.snapshot(), len(self.given)
+
+    def complete_checkpoint(self) -> None:
+        """Keeps it, and finalizes whatever bundles there were, those after it too."""
+        if self._begun is not None:
+            self._kept, self._begun = self._begun, None
+            for poll in self._polls:
+                finalizer_of(*poll)()
+            self._polls.clear()
+
+    def fail(self, *, dies: bool) -> None:
+        """Goes back to the last checkpoint; the process dies with it or not."""
+        if dies:
+            close_sessions()
+            open_sessions()
+        self._polls.clear()
+        self._begun = None
+        self.engine.restore(self._kept[0])
+        del self.given[self._kept[1] :]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(
+        st.sampled_from(["publish", "publish", "fire", "fire", "begin", "complete", "die", "fail"]),
+        max_size=40,
+    ),
+    st.randoms(use_true_random=False),
+)
+def test_a_message_has_one_stamp_and_is_given_once_whatever_fails(
+    steps: list[str], chance: random.Random
+) -> None:
+    """What comes again does so in any order; the step behind never has to take back a verdict."""
+    close_sessions()
+    open_sessions()
+    broker = Broker("a", ids=True)
+    broker.shuffle = chance
+    flink, published = Flink(broker), 0
+    for step in [*steps, *["fire", "begin", "complete"] * 4, "fire"]:
+        if step == "publish":
+            broker.publish("a", at("a", chance.randint(0, 9)))
+            published += 1
+        elif step == "fire":
+            flink.fire()
+        elif step == "begin":
+            flink.begin_checkpoint()
+        elif step == "complete":
+            flink.complete_checkpoint()
+        else:
+            flink.fail(dies=step == "die")
+    assert sorted(flink.given) == sorted(f"a{number}" for number in range(published))
+    assert all(len(stamps) == 1 for stamps in flink.stamps.values())
+    close_sessions()
+    open_sessions()
+
+
+def test_the_hold_waits_for_what_is_held() -> None:
+    """A window must not close before the records that are on their way to it."""
+    close_sessions()
+    open_sessions()
+    broker = Broker("a", ids=True)
+    flink = Flink(broker)
+    before = flink.engine.timer.hold_ms
+    broker.publish("a", at("a", 5))
+    flink.fire()
+    assert flink.engine.timer.hold_ms == before
+    for _ in range(2):
+        flink.begin_checkpoint()
+        flink.complete_checkpoint()
+        flink.fire()
+    assert flink.given == ["a0"]
+    assert flink.engine.timer.hold_ms == 5000
     close_sessions()
     open_sessions()
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from beam_lateness.transforms.batch import POSITION, EventBatch
 from beam_lateness.transforms.sources.connector import AcknowledgingConnector, SplitPosition
+from beam_lateness.transforms.sources.restriction import Restriction
 from beam_lateness.transforms.sources.sessions import (
     EngineSession,
     Session,
@@ -191,17 +192,17 @@ def opened(broker: Broker) -> Callable[[], Session]:
 def test_a_session_that_stands_where_the_engine_wants_is_gone_on_with() -> None:
     """By whichever copy of the DoFn asks."""
     broker = Broker("a")
-    session = session_of("one", broker.initial_positions(), opened(broker))
+    session = session_of("one", Restriction(broker.initial_positions()), opened(broker))
     broker.publish("a", at("a", 0))
     positions = session.poll().positions
-    assert session_of("one", positions, opened(broker)) is session
+    assert session_of("one", Restriction(positions), opened(broker)) is session
     assert session.positions == positions
 
 
 def test_a_session_that_stands_elsewhere_is_closed_and_opened_again() -> None:
     """The engine has gone back to a checkpoint of its own."""
     broker = Broker("a")
-    start = broker.initial_positions()
+    start = Restriction(broker.initial_positions())
     session = session_of("one", start, opened(broker))
     broker.publish("a", at("a", 0))
     session.poll()
@@ -215,14 +216,14 @@ def test_a_session_that_stands_elsewhere_is_closed_and_opened_again() -> None:
 def test_each_input_has_its_own_session() -> None:
     """By its name."""
     one, two = Broker("a"), Broker("a")
-    first = session_of("one", one.initial_positions(), opened(one))
-    assert session_of("two", two.initial_positions(), opened(two)) is not first
+    first = session_of("one", Restriction(one.initial_positions()), opened(one))
+    assert session_of("two", Restriction(two.initial_positions()), opened(two)) is not first
 
 
 def test_sessions_that_were_closed_give_back_what_they_hold_and_stay_closed() -> None:
     """The job is over: an engine that asks once more is refused, until the next job."""
     broker = Broker("a")
-    start = {"a": SplitPosition()}
+    start = Restriction({"a": SplitPosition()})
     session_of("one", start, opened(broker)).poll()
     close_sessions()
     assert broker.open_readers == []
