@@ -10,13 +10,24 @@ from collections.abc import Sequence
 logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.ERROR)
 
 # After the line above: importing Beam without its gcp extra warns of it, on the root logger.
-from beam_lateness.pipelines import explain, publish, streaming  # noqa: E402
+from beam_lateness.pipelines import (  # noqa: E402
+    audit,
+    explain,
+    profiles,
+    publish,
+    reconcile,
+    streaming,
+)
 from beam_lateness.pipelines.flink import commands  # noqa: E402
+from beam_lateness.pipelines.running import INTERRUPTED, MISUSED  # noqa: E402
 
 _COMMANDS = {
     "stream": streaming.main,
     "explain": explain.main,
     "publish": publish.main,
+    "profiles": profiles.main,
+    "reconcile": reconcile.main,
+    "audit": audit.main,
     "cluster": commands.cluster,
     "submit": commands.submit,
     "status": commands.status,
@@ -30,6 +41,9 @@ commands:
   stream    aggregate a stream in windows that correct themselves (--help lists its flags)
   explain   say what holds the watermark of an input back: why there is no output
   publish   publish a file to a topic as a live stream, with faults on demand
+  profiles  show the profiles of stream: what each sets, protects and costs
+  reconcile add the too late records of dead letters to their windows, each once
+  audit     verify the audit trail of a table, or show how a window came to its value
 
 on Flink:
   cluster   start, end or look at a Flink cluster on this machine: up, down, status
@@ -50,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _COMMANDS[arguments[0]](arguments[1:])
     asked = not arguments or arguments[0] in ("-h", "--help")
     print(_USAGE, file=sys.stdout if asked else sys.stderr, end="")
-    return 0 if asked else streaming.MISUSED
+    return 0 if asked else MISUSED
 
 
 def run() -> None:
@@ -62,7 +76,7 @@ def run() -> None:
     code = main()
     sys.stdout.flush()
     sys.stderr.flush()
-    if code == streaming.INTERRUPTED:
+    if code == INTERRUPTED:
         os._exit(code)
     raise SystemExit(code)
 

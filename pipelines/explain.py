@@ -20,9 +20,10 @@ from beam_lateness.pipelines.options import (
     StreamOptions,
     check_flags,
     read_source,
-    writable_report,
 )
-from beam_lateness.pipelines.report import format_time
+from beam_lateness.pipelines.profiles import apply_profile, stream_flags
+from beam_lateness.pipelines.report import check_writable, format_time
+from beam_lateness.transforms.private_files import write_private
 from beam_lateness.transforms.sources.explain import Explanation, explain
 from beam_lateness.transforms.times import format_duration
 
@@ -53,6 +54,7 @@ def run_explain(argv: Sequence[str], console: Console) -> int:
     Raises:
         ValueError: If a flag or the input is wrong.
     """
+    argv, _ = apply_profile(argv, stream_flags())
     check_flags(argv, (StreamOptions, FlinkOptions, ExplainOptions))
     options = PipelineOptions(list(argv))
     stream = options.view_as(StreamOptions)
@@ -61,13 +63,11 @@ def run_explain(argv: Sequence[str], console: Console) -> int:
     if watch is not None and not source.connector.follows:
         msg = f"--watch={watch} needs --follow or a topic: a finite input is read to its end"
         raise ValueError(msg)
-    report = writable_report(stream)
+    report = check_writable(stream.report, stream.output)
     found = explain(source.connector, source.strategy, source.settings, watch)
     show(found, console)
     if report is not None:
-        with open(report, "w") as file:
-            json.dump(as_json(found), file, indent=1)
-            file.write("\n")
+        write_private(report, f"{json.dumps(as_json(found), indent=1)}\n".encode())
     return 0
 
 

@@ -7,6 +7,8 @@ import difflib
 from collections.abc import Sequence
 from typing import Any
 
+from apache_beam.options.pipeline_options import PipelineOptions
+
 
 def one_of(options: Any, name: str, values: Sequence[str]) -> str:
     """Gives the value of a flag that has few.
@@ -50,3 +52,46 @@ def refuse_unknown(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> N
         hint = f"; did you mean {near[0]}?" if near else "; see --help"
         msg = f"unknown flag {unknown[0]!r}{hint}"
         raise ValueError(msg)
+
+
+def refuse_strange(argv: Sequence[str], own: Sequence[type[Any]]) -> None:
+    """Refuses flags that neither this command nor Beam knows; Beam itself would ignore them.
+
+    Args:
+        argv: The flags.
+        own: The command's own options.
+
+    Raises:
+        ValueError: If there is one; it names the nearest known flag.
+    """
+    parser = argparse.ArgumentParser(
+        add_help=False, allow_abbrev=False, conflict_handler="resolve", exit_on_error=False
+    )
+    beams = [
+        each
+        for each in PipelineOptions.__subclasses__()
+        if not each.__module__.startswith("beam_lateness.")
+    ]
+    for options in (*beams, *own):
+        options._add_argparse_args(parser)
+    try:
+        _, unknown = parser.parse_known_args(list(argv))
+    except argparse.ArgumentError as error:
+        raise ValueError(str(error)) from error
+    refuse_unknown(parser, unknown)
+
+
+def truth(name: str, text: str) -> bool:
+    """Reads `true` or `false`.
+
+    Args:
+        name: The flag, for the error message.
+        text: Its value.
+
+    Raises:
+        ValueError: If it is neither.
+    """
+    if text not in ("true", "false"):
+        msg = f"{name} must be true or false, got {text!r}"
+        raise ValueError(msg)
+    return text == "true"

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from beam_lateness.pipelines.flags import one_of, refuse_unknown, whole
+from beam_lateness.pipelines.flags import one_of, refuse_strange, whole
 from beam_lateness.pipelines.flink.options import FlinkOptions
 from beam_lateness.pipelines.inputs import (
     FORMATS,
@@ -19,15 +18,18 @@ from beam_lateness.pipelines.inputs import (
     read_connector,
     read_kafka_options,
 )
+from beam_lateness.pipelines.outputs import Outputs, add_output_flags, read_outputs
+from beam_lateness.pipelines.report import check_writable
 from beam_lateness.pipelines.strategies import (
     FIELD,
     TIME_SOURCES,
     add_watermark_flags,
     read_strategy,
 )
+from beam_lateness.pipelines.watch import Watch, add_watch_flags, read_watch
+from beam_lateness.transforms.database import is_database
 from beam_lateness.transforms.lateness.aggregation import AGGREGATES, ColumnAggregation
 from beam_lateness.transforms.lateness.windows import Windows
-from beam_lateness.transforms.sinks.topic_urls import is_topic
 from beam_lateness.transforms.sources.connector import Connector
 from beam_lateness.transforms.sources.read_settings import BLOCK_BYTES, ReadSettings
 from beam_lateness.transforms.times import duration_ms
@@ -95,18 +97,22 @@ class StreamOptions(PipelineOptions):
         add("--num_shards", default="1", help="groups of keys that share state")
 
         outputs = parser.add_argument_group("output")
-        add = outputs.add_argument
-        add(
-            "--output",
-            help="sqlite:///FILE, for the table `windows`; or a topic: "
-            "pubsub://projects/P/topics/T, kafka://HOST:PORT/TOPIC",
-        )
-        add("--dead_letters", help="folder or topic for too late and invalid records, as JSON")
-        add(
+        add_output_flags(outputs.add_argument)
+        outputs.add_argument(
             "--checkpoint",
-            help="sqlite:///FILE for where a live input stands; by default that of --output",
+            help="database for where a live input stands; by default that of --output",
         )
-        add("--report", help="file for the job's balance, as JSON")
+        outputs.add_argument("--report", help="file for the job's balance, as JSON")
+
+        add_watch_flags(parser.add_argument_group("metrics and alerts").add_argument)
+
+        profiles = parser.add_argument_group("profiles")
+        add = profiles.add_argument
+        add(
+            "--profile",
+            help="a named set of defaults for these flags, or FILE.toml[:NAME] (see `profiles`)",
+        )
+        add("--confirm", help="words for what is meant, though it loses or doubles records")
 
 
 class SourceConfig(NamedTuple):
@@ -128,12 +134,12 @@ class StreamConfig:
     aggregate: tuple[str, ...]
     num_shards: int
     emit_too_late: bool
-    output: str
-    dead_letters: str | None
+    outputs: Outputs
+    watch: Watch
     report: str | None
-    checkpoint: str | None
+    checkpoint: str | None = field(repr=False)  # may hold a password
     num_readers: int
-    kafka_options: Mapping[str, str] = field(repr=False)  # may hold a password
+    confirmed: frozenset[str]
 
     @property
     def endless(self) -> bool:
@@ -179,12 +185,12 @@ def read_config(options: StreamOptions, *, engine_keeps: bool = False) -> Stream
         aggregate=aggregate,
         num_shards=whole("--num_shards", options.num_shards),
         emit_too_late=emit,
-        output=options.output,
-        dead_letters=options.dead_letters,
-        report=writable_report(options),
+        outputs=read_outputs(options, aggregate, read_kafka_options(options)),
+        watch=read_watch(options),
+        report=check_writable(options.report, options.output),
         checkpoint=_checkpoint(options, engine_keeps),
         num_readers=whole("--num_readers", options.num_readers),
-        kafka_options=read_kafka_options(options),
+        confirmed=frozenset(filter(None, (w.strip() for w in (options.confirm or "").split(",")))),
     )
 
 
@@ -216,10 +222,10 @@ def _checkpoint(options: StreamOptions, engine_keeps: bool) -> str | None:
             )
             raise ValueError(msg)
         return None
-    if options.checkpoint is None and is_topic(options.output):
+    if options.checkpoint is None and not is_database(options.output):
         msg = (
-            "--checkpoint=sqlite:///FILE is required where --output is a topic: what has been read "
-            "and written must be kept somewhere"
+            "--checkpoint=sqlite:///FILE is required where --output is a topic, or anything else "
+            "but a database: what has been read and written must be kept somewhere"
         )
         raise ValueError(msg)
     return str(options.checkpoint or options.output)
@@ -228,30 +234,12 @@ def _checkpoint(options: StreamOptions, engine_keeps: bool) -> str | None:
 def check_flags(
     argv: Sequence[str], own: Sequence[type[PipelineOptions]] = (StreamOptions, FlinkOptions)
 ) -> None:
-    """Refuses flags that neither this command nor Beam knows; Beam itself would ignore them.
-
-    Args:
-        argv: The flags.
-        own: The command's own options.
+    """Refuses flags that neither the streaming job nor Beam knows.
 
     Raises:
         ValueError: If there is one; it names the nearest known flag.
     """
-    parser = argparse.ArgumentParser(
-        add_help=False, allow_abbrev=False, conflict_handler="resolve", exit_on_error=False
-    )
-    beams = [
-        each
-        for each in PipelineOptions.__subclasses__()
-        if not each.__module__.startswith("beam_lateness.")
-    ]
-    for options in (*beams, *own):
-        options._add_argparse_args(parser)  # type: ignore[arg-type]
-    try:
-        _, unknown = parser.parse_known_args(list(argv))
-    except argparse.ArgumentError as error:
-        raise ValueError(str(error)) from error
-    refuse_unknown(parser, unknown)
+    refuse_strange(argv, own)
 
 
 def _require(options: StreamOptions, *names: str) -> None:
@@ -259,7 +247,7 @@ def _require(options: StreamOptions, *names: str) -> None:
         "too_late": "emit (keep too late records as dead letters) or drop (only count them): "
         "what happens to them is never silent",
         "window": "the window size, such as 1m",
-        "output": "sqlite:///FILE",
+        "output": "such as sqlite:///FILE",
     }
     for name in names:
         if not getattr(options, name):
@@ -294,22 +282,3 @@ def _settings(options: StreamOptions) -> ReadSettings:
         speed,
         poll_interval=options.poll_interval,
     )
-
-
-def writable_report(options: StreamOptions) -> str | None:
-    """Gives `--report`, if it can be written and is not the output.
-
-    Raises:
-        ValueError: If it cannot.
-    """
-    path: str | None = options.report
-    if path is not None:
-        output = options.output or ""
-        if output and os.path.realpath(path) == os.path.realpath(output.partition(":///")[2]):
-            msg = f"--report {path!r} would overwrite --output {output!r}; name another file"
-            raise ValueError(msg)
-        folder = os.path.dirname(os.path.abspath(path))
-        if os.path.isdir(path) or not os.path.isdir(folder) or not os.access(folder, os.W_OK):
-            msg = f"--report {path!r} cannot be written: no writable folder {folder!r}"
-            raise ValueError(msg)
-    return path

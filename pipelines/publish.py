@@ -36,7 +36,7 @@ from beam_lateness.pipelines.inputs import read_kafka_options
 from beam_lateness.pipelines.progress import Progress
 from beam_lateness.pipelines.publisher import EVENT_TIME_ATTRIBUTE, Publisher
 from beam_lateness.pipelines.report import format_time
-from beam_lateness.pipelines.streaming import FAILED, INTERRUPTED, MISUSED, OK
+from beam_lateness.pipelines.running import FAILED, INTERRUPTED, MISUSED, OK
 from beam_lateness.transforms.sinks.topic_messages import PublishError
 from beam_lateness.transforms.sinks.topic_urls import (
     KAFKA_FORM,

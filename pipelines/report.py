@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta, timezone
 
 from beam_lateness.transforms import metrics
+from beam_lateness.transforms.private_files import write_private
 from beam_lateness.transforms.times import is_event_time
 
 
@@ -78,9 +80,8 @@ class Report:
 
     def write(self, path: str) -> None:
         """Writes the report as JSON."""
-        with open(path, "w") as file:
-            json.dump({**asdict(self), "balanced": self.balanced}, file, indent=1)
-            file.write("\n")
+        text = json.dumps({**asdict(self), "balanced": self.balanced}, indent=1)
+        write_private(path, f"{text}\n".encode())
 
 
 def format_time(ms: int | None) -> str:
@@ -96,3 +97,25 @@ def format_time(ms: int | None) -> str:
         return f"{ms} ms"
     moment = datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(milliseconds=ms)
     return moment.isoformat(" ", "milliseconds").replace("+00:00", "Z")
+
+
+def check_writable(path: str | None, output: str | None) -> str | None:
+    """Gives the path of a report (`--report`), if it can be written and is not the output.
+
+    Args:
+        path: The path; None for no report.
+        output: The URL of the output.
+
+    Raises:
+        ValueError: If it cannot.
+    """
+    if path is not None:
+        taken = (output or "").partition(":///")[2]
+        if taken and os.path.realpath(path) == os.path.realpath(taken):
+            msg = f"--report {path!r} would overwrite --output {output!r}; name another file"
+            raise ValueError(msg)
+        folder = os.path.dirname(os.path.abspath(path))
+        if os.path.isdir(path) or not os.path.isdir(folder) or not os.access(folder, os.W_OK):
+            msg = f"--report {path!r} cannot be written: no writable folder {folder!r}"
+            raise ValueError(msg)
+    return path

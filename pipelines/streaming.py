@@ -5,20 +5,17 @@ python -m beam_lateness.pipelines.streaming --help
 
 from __future__ import annotations
 
-import logging
 import sys
-import threading
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
-from apache_beam.runners.runner import PipelineResult, PipelineState
 from rich.console import Console
+from rich.text import Text
 
-from beam_lateness.pipelines.causes import cause_of
 from beam_lateness.pipelines.ended import Ended
-from beam_lateness.pipelines.errors import EngineError
 from beam_lateness.pipelines.flink.options import (
     FlinkOptions,
     Job,
@@ -28,30 +25,28 @@ from beam_lateness.pipelines.flink.options import (
     make_absolute,
 )
 from beam_lateness.pipelines.flink.run import ClusterRun
-from beam_lateness.pipelines.interrupts import interrupts
 from beam_lateness.pipelines.options import StreamConfig, StreamOptions, check_flags, read_config
+from beam_lateness.pipelines.outputs import dead_letters, remove_stale, write_panes
+from beam_lateness.pipelines.profiles import (
+    Profile,
+    apply_profile,
+    check_contradictions,
+    stream_flags,
+)
 from beam_lateness.pipelines.progress import Progress
 from beam_lateness.pipelines.report import Report, format_time
-from beam_lateness.pipelines.runners import Engine, choose_engine
+from beam_lateness.pipelines.runners import choose_engine
+from beam_lateness.pipelines.running import FAILED, INTERRUPTED, OK, outcome, run_to_end
 from beam_lateness.pipelines.runs import new_run
 from beam_lateness.transforms import metrics
 from beam_lateness.transforms.commits.store import CommitAfterStore
+from beam_lateness.transforms.database import is_database, without_login
 from beam_lateness.transforms.lateness.aggregate import AggregateWindows
 from beam_lateness.transforms.lateness.classify import RouteTooLate
-from beam_lateness.transforms.sinks.dead_letters import WriteDeadLetters
-from beam_lateness.transforms.sinks.topic_urls import KAFKA, is_topic
-from beam_lateness.transforms.sinks.topics import PublishDeadLetters, PublishPanes
-from beam_lateness.transforms.sinks.upsert import RemoveStale, UpsertPanes
 from beam_lateness.transforms.sources.pubsub import PubSub
 from beam_lateness.transforms.sources.reader import ReadEvents
 from beam_lateness.transforms.sources.sessions import close_sessions, open_sessions
 from beam_lateness.transforms.sources.status import unpublish
-
-OK, FAILED, MISUSED, INTERRUPTED = 0, 1, 2, 130
-
-_LOG = logging.getLogger(__name__)
-
-_END_WITHIN_S: Final = 5.0
 
 _PROGRAM: Final = "beam-lateness stream"
 
@@ -76,46 +71,27 @@ def build(pipeline: beam.Pipeline, config: StreamConfig, *, embedded: bool, run:
     verdict = "stamp" if config.num_readers == 1 else "engine"
     routed = read.events | "RouteTooLate" >> RouteTooLate(config.windows, verdict)
     panes = routed.accepted | "AggregateWindows" >> AggregateWindows(
-        config.windows, config.aggregate, config.num_shards
+        config.windows, config.aggregate, config.num_shards, trace=config.outputs.audit
     )
     # Made before the table, so that a folder that cannot be written leaves no empty table behind.
-    dead_letters = _dead_letters(config, run, commits)
-    written = None if commits is None else commits.panes_written
-    if is_topic(config.output):
-        publish = PublishPanes(config.output, run, _options(config, config.output), written)
-        _ = panes | "PublishPanes" >> publish
-    else:
-        _ = panes | "UpsertPanes" >> UpsertPanes(config.output, run, written)
-    if dead_letters is not None:
-        _ = read.invalid | "WriteInvalid" >> dead_letters
+    letters = dead_letters(config.outputs, run, commits)
+    write_panes(panes, config.outputs, run, commits)
+    if letters is not None:
+        _ = read.invalid | "WriteInvalid" >> letters
         if config.emit_too_late:
-            _ = routed.too_late | "WriteTooLate" >> dead_letters
-
-
-def _options(config: StreamConfig, url: str) -> Mapping[str, str]:
-    return config.kafka_options if url.startswith(KAFKA) else {}
+            _ = routed.too_late | "WriteTooLate" >> letters
+    config.watch.add_alerts(read.events, config.windows)
 
 
 def _commits(config: StreamConfig, run: str) -> CommitAfterStore | None:
     """How a live input is acknowledged: this job's engines keep nothing when they die."""
     if config.checkpoint is None:
         return None
-    retract = None if is_topic(config.output) else RemoveStale(config.output)
-    kept = config.dead_letters is not None
+    kept = config.outputs.dead_letters is not None
+    stale = remove_stale(config.outputs)
     return CommitAfterStore(
-        run, config.windows, config.checkpoint, config.emit_too_late, kept, retract
+        run, config.windows, config.checkpoint, config.emit_too_late, kept, stale
     )
-
-
-def _dead_letters(config: StreamConfig, run: str, commits: CommitAfterStore | None) -> Any:
-    if config.dead_letters is None:
-        return None
-    written = None if commits is None else commits.letters_written
-    if is_topic(config.dead_letters):
-        return PublishDeadLetters(
-            config.dead_letters, run, _options(config, config.dead_letters), written
-        )
-    return WriteDeadLetters(config.dead_letters, run, written)
 
 
 def run_stream(argv: Sequence[str], console: Console) -> int:
@@ -133,6 +109,7 @@ def run_stream(argv: Sequence[str], console: Console) -> int:
         ValueError: If a flag, the input or an output is wrong: nothing has run then.
         EngineError: If no engine can be had.
     """
+    argv, profile = apply_profile(argv, stream_flags())
     check_flags(argv)
     options = PipelineOptions(list(argv))
     stream = options.view_as(StreamOptions)
@@ -142,6 +119,7 @@ def run_stream(argv: Sequence[str], console: Console) -> int:
     else:
         _check_elsewhere(options)
     config = read_config(stream, engine_keeps=on_flink)
+    _check_meaning(profile, config, console)
     detach = options.view_as(FlinkOptions).detach
     _check_detached(detach, config)
     run = new_run()
@@ -163,21 +141,40 @@ def run_stream(argv: Sequence[str], console: Console) -> int:
         return OK
     if detach:
         ClusterRun(pipeline, engine.runner, options, job.live, console).leave()
-        console.print(f"windows: {config.output} (run {run})", soft_wrap=True)
+        console.print(f"windows: {without_login(config.outputs.url)} (run {run})", soft_wrap=True)
         return OK
     shown = sys.stderr
     try:
         if on_flink and not in_job_server(options):
-            ended = ClusterRun(pipeline, engine.runner, options, job.live, console).await_end()
+            cluster = ClusterRun(pipeline, engine.runner, options, job.live, console)
+            with config.watch.counting(cluster.counts, run, engine.name, console):
+                ended = cluster.await_end()
         else:
-            with Progress(console):
-                ended = _run_to_end(pipeline, engine)
+            with (
+                config.watch.counting(metrics.tally, run, engine.name, console),
+                Progress(console),
+            ):
+                ended = run_to_end(pipeline, engine)
     finally:
         try:
             close_sessions()
         finally:
             sys.stderr = shown
     return _finish(Report.of(ended.counts, engine.name, run), config, console, ended)
+
+
+def _check_meaning(profile: Profile | None, config: StreamConfig, console: Console) -> None:
+    """Refuses settings that contradict each other, and warns of those that are confirmed."""
+    for warning in check_contradictions(
+        profile,
+        config.outputs.mode,
+        config.windows.allowed_lateness_ms,
+        config.emit_too_late,
+        config.outputs.audit,
+        is_database(config.outputs.url),
+        config.confirmed,
+    ):
+        console.print(Text(warning), style="bold red", soft_wrap=True)
 
 
 def _check_elsewhere(options: PipelineOptions) -> None:
@@ -203,50 +200,16 @@ def _check_detached(detach: bool, config: StreamConfig) -> None:
         raise ValueError(msg)
 
 
-def _run_to_end(pipeline: beam.Pipeline, engine: Engine) -> Ended:
-    """Runs a pipeline whose workers are in this process."""
-    result = None
-    try:
-        with interrupts():
-            result = pipeline.run()
-        with interrupts():  # once more: Beam has set its own handler meanwhile
-            result.wait_until_finish()
-    except KeyboardInterrupt:
-        # Neither cancelling nor stopping is sure to come back once threads are cut off.
-        ending = threading.Thread(target=_end, args=[result, engine], daemon=True)
-        ending.start()
-        ending.join(_END_WITHIN_S)
-        return Ended(_counts(result, engine, True), interrupted=True)
-    if result.state != PipelineState.DONE:
-        msg = f"the job ended in state {result.state}"
-        raise RuntimeError(msg)
-    return Ended(_counts(result, engine, False))
-
-
-def _end(result: PipelineResult | None, engine: Engine) -> None:
-    try:
-        if result is not None:
-            result.cancel()
-    except Exception:  # a runner raises what it likes
-        _LOG.debug("while cancelling", exc_info=True)
-    engine.stop()
-
-
-def _counts(result: PipelineResult | None, engine: Engine, interrupted: bool) -> dict[str, int]:
-    if engine.embedded or interrupted or result is None:
-        return metrics.tally()
-    return metrics.committed(result.metrics())
-
-
 def _finish(report: Report, config: StreamConfig, console: Console, ended: Ended) -> int:
     judged = "balance" if ended.whole else "since the job began anew"
     console.print(f"{judged}: {report.balance()}", highlight=False, soft_wrap=True)
     watermark = format_time(report.watermark_ms)
     console.print(f"watermark: {watermark}; panes: {report.panes:,}", highlight=False)
-    where = "run" if is_topic(config.output) else "table windows, run"
-    console.print(f"windows: {config.output} ({where} {report.run})", soft_wrap=True)
-    if config.dead_letters is not None:
-        console.print(f"dead letters: {config.dead_letters}", soft_wrap=True)
+    url, table = config.outputs.url, config.outputs.table
+    where = f"table {table}, run" if is_database(url) else "run"
+    console.print(f"windows: {without_login(url)} ({where} {report.run})", soft_wrap=True)
+    if config.outputs.dead_letters is not None:
+        console.print(f"dead letters: {config.outputs.dead_letters}", soft_wrap=True)
     elif report.invalid:
         console.print(f"{report.invalid:,} invalid lines were only counted: no --dead_letters")
     if config.report is not None:
@@ -269,21 +232,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if "--help" in flags or "-h" in flags:
         print(usage())
         return OK
-    try:
-        return run_stream(flags, Console())
-    except (ValueError, EngineError) as error:
-        print(f"{_PROGRAM}: error: {error}", file=sys.stderr)
-        return MISUSED
-    except KeyboardInterrupt:
-        print(f"{_PROGRAM}: interrupted before the job ran", file=sys.stderr)
-        return INTERRUPTED
-    except SystemExit as error:  # by a function of the user's: its code is not the job's
-        print(f"{_PROGRAM}: the job failed: something in it called exit({error})", file=sys.stderr)
-        return FAILED
-    except Exception as error:  # a runner raises what it likes
-        _LOG.info("%s", error)
-        print(f"{_PROGRAM}: the job failed: {cause_of(str(error))}", file=sys.stderr)
-        return FAILED
+    return outcome(_PROGRAM, partial(run_stream, flags, Console()))
 
 
 def usage() -> str:

@@ -21,7 +21,8 @@ from beam_lateness.pipelines.ports import LOOPBACK, is_free  # noqa: E402
 
 PUBSUB: Final = "pubsub"
 KAFKA: Final = "kafka"
-NAMES: Final = (PUBSUB, KAFKA)
+POSTGRES: Final = "postgres"
+NAMES: Final = (PUBSUB, KAFKA, POSTGRES)
 PROJECT: Final = "demo"
 TOPIC: Final = "payments"
 ACK_DEADLINE_S: Final = 60
@@ -30,7 +31,7 @@ _LOOK_S: Final = 0.5
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the servers named, or both."""
+    """Runs the servers named, or all."""
     options = _parse(arguments)
     names: list[str] = options.services or list(NAMES)
     signal.signal(signal.SIGTERM, _interrupt)
@@ -42,6 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 _start_pubsub(stack, options.pubsub_port)
             if KAFKA in names:
                 _start_kafka(stack, options.kafka_port)
+            if POSTGRES in names:
+                _start_postgres(stack, options.postgres_port)
             print("Ctrl-C ends them, and what they hold is gone then.", flush=True)
             while True:  # and no `signal.pause`, which a signal just before it does not end
                 time.sleep(_LOOK_S)
@@ -56,10 +59,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m services", description=__doc__)
     parser.add_argument(
-        "services", nargs="*", metavar="SERVICE", help="pubsub, kafka; both if none"
+        "services", nargs="*", metavar="SERVICE", help=f"{', '.join(NAMES)}; all if none"
     )
     parser.add_argument("--pubsub_port", type=int, default=8685, help="default: %(default)s")
     parser.add_argument("--kafka_port", type=int, default=9092, help="default: %(default)s")
+    parser.add_argument("--postgres_port", type=int, default=5433, help="default: %(default)s")
     options = parser.parse_args(arguments)
     for name in options.services:
         if name not in NAMES:
@@ -104,6 +108,16 @@ def _start_kafka(stack: ExitStack, port: int) -> None:
     broker.create_topic(TOPIC, PARTITIONS)
     print(f"Kafka is there, with the topic {TOPIC} of {PARTITIONS} partitions:")
     print(f"  kafka://{broker.bootstrap}/{TOPIC}?group={PROJECT}", flush=True)
+
+
+def _start_postgres(stack: ExitStack, port: int) -> None:
+    try:
+        from services.postgres_server import PostgresServer
+    except ImportError as error:
+        raise _missing(error, "'psycopg[binary]'") from error
+    server = stack.enter_context(PostgresServer(port))
+    print("PostgreSQL is there:")
+    print(f"  {server.url()}", flush=True)
 
 
 def _missing(error: ImportError, package: str) -> EngineError:

@@ -72,9 +72,9 @@ class Process:
             self.kill()
             raise
 
-    def stop(self) -> None:
-        """Ends it by SIGTERM, and by SIGKILL if that takes longer than `STOP_S`."""
-        self._send(signal.SIGTERM)
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
+        """Ends it by a signal, and by SIGKILL if that takes longer than `STOP_S`."""
+        self._send(number)
         with suppress(subprocess.TimeoutExpired):
             self._guard.wait(STOP_S)
         self.kill()

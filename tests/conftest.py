@@ -13,6 +13,7 @@ from tests.topics import MockKafka, mock_kafka
 
 if TYPE_CHECKING:
     from services.kafka_broker import KafkaBroker
+    from services.postgres_server import PostgresServer
     from services.pubsub_server import PubsubServer
 
 
@@ -41,6 +42,15 @@ def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBrok
 
     with KafkaBroker(tmp_path_factory.mktemp("kafka")) as broker:
         yield broker
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """A PostgreSQL server."""
+    from services.postgres_server import PostgresServer
+
+    with PostgresServer() as server:
+        yield server
 
 
 @pytest.fixture

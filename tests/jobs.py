@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from beam_lateness.pipelines.cli import main
-from beam_lateness.transforms.sinks.upsert import WindowTable
+from beam_lateness.transforms.sinks.window_table import WindowTable
 from tests.model import Event
 
 FLIGHTS: Final = Path(__file__).parent.parent / "examples" / "data" / "flights-2013-week1.jsonl"

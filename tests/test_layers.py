@@ -28,9 +28,19 @@ LAYERS = {
     "commits": {BASE, "lateness"},
     "sources": {BASE, "watermarks", "commits"},
     "sinks": {BASE, "lateness"},
-    "pipelines": {BASE, "watermarks", "sources", "lateness", "commits", "sinks"},
+    "reconcile": {BASE, "lateness", "sinks"},
+    "pipelines": {BASE, "watermarks", "sources", "lateness", "commits", "sinks", "reconcile"},
 }
-BASE_MODULES = {"times", "beam_time", "batch", "database", "kafka_metadata", "results", "metrics"}
+BASE_MODULES = {
+    "batch",
+    "beam_time",
+    "database",
+    "kafka_metadata",
+    "metrics",
+    "private_files",
+    "results",
+    "times",
+}
 
 NO_BEAM = (
     "transforms/times.py",

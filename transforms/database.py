@@ -1,79 +1,154 @@
-"""SQLite files as the job's stores: opened in one way, checked before anything runs."""
+"""The job's stores: SQLite files and PostgreSQL databases, opened in one way and checked."""
 
 from __future__ import annotations
 
+import logging
 import os
-from typing import Any, Final
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, TypeVar
 
-from sqlalchemy import Engine, Table, create_engine, event, inspect
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, DatabaseError
+from sqlalchemy import Connection, Engine, Table, create_engine, event, inspect
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import (
+    ArgumentError,
+    DatabaseError,
+    DataError,
+    DBAPIError,
+    IntegrityError,
+    InterfaceError,
+    NoSuchModuleError,
+    OperationalError,
+    ProgrammingError,
+    SQLAlchemyError,
+    StatementError,
+)
+
+SQLITE: Final = "sqlite"
+POSTGRESQL: Final = "postgresql"
+FORM: Final = (
+    "sqlite:///FILE (four slashes for an absolute path) or postgresql://USER@HOST/DATABASE"
+)
+
+_LOG = logging.getLogger(__name__)
+_T = TypeVar("_T")
 
 _BUSY_TIMEOUT_S: Final = 60
+_CONNECT_TIMEOUT_S: Final = 10
+_RETRY_S: Final = 120.0  # for how long a transient error is tried again
+_FIRST_WAIT_S: Final = 0.1
+_LONGEST_WAIT_S: Final = 10.0
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,47}")  # room for a suffix in PostgreSQL's 63
+_SECRET: Final = re.compile(r"(?i)(?<=pass|word|cret|oken|_key|auth|cred)=[^&]*")
+
+# https://www.postgresql.org/docs/15/errcodes-appendix.html: connections, conflicts of transactions,
+# no room, shutdown.
+_TRANSIENT_STATES: Final = ("08", "40", "53", "57P", "55P03")
 
 
 def open_database(url: str, name: str) -> Engine:
-    """Opens a SQLite file so that others can read while it is written, and commits last.
+    """Opens a database so that others can read while it is written, and commits last.
 
     Args:
-        url: `sqlite:///FILE`.
+        url: `sqlite:///FILE` or `postgresql://USER:PASSWORD@HOST/DATABASE`.
         name: What to call it in an error, such as `output (--output)`.
 
     Raises:
-        ValueError: If the URL is no such thing, or the file cannot be written.
+        ValueError: If the URL is no such thing, or a file cannot be written.
     """
-    remedy = "give sqlite:///FILE (four slashes for an absolute path)"
     try:
         parsed = make_url(url)
-    except ArgumentError as error:
-        msg = f"{name} must be a database URL, got {without_login(url)!r}; {remedy}"
+        kind = parsed.get_backend_name()
+    except (ArgumentError, NoSuchModuleError) as error:
+        msg = f"{name} must be a database URL, got {without_login(url)!r}; give {FORM}"
         raise ValueError(msg) from error
-    shown = without_login(url)
-    in_memory = parsed.database in (None, "", ":memory:")
-    if parsed.drivername not in ("sqlite", "sqlite+pysqlite") or in_memory:
-        msg = f"{name} must be a SQLite file, got {shown!r}; {remedy}"
+    if kind == SQLITE and parsed.drivername in (SQLITE, "sqlite+pysqlite"):
+        return _open_file(parsed, name)
+    if kind == POSTGRESQL and parsed.drivername in (POSTGRESQL, "postgresql+psycopg"):
+        return _open_postgres(parsed, name)
+    msg = f"{name} must be a SQLite file or PostgreSQL, got {without_login(url)!r}; give {FORM}"
+    raise ValueError(msg)
+
+
+def _open_file(url: URL, name: str) -> Engine:
+    shown = str(url)
+    if url.database in (None, "", ":memory:"):
+        msg = f"{name} must be a SQLite file, got {shown!r}; give {FORM}"
         raise ValueError(msg)
-    folder = os.path.dirname(os.path.abspath(str(parsed.database)))
+    folder = os.path.dirname(os.path.abspath(str(url.database)))
     if not os.path.isdir(folder) or not os.access(folder, os.W_OK):
         msg = f"{name} {shown!r} cannot be written: no writable folder {folder!r}"
         raise ValueError(msg)
-    engine = create_engine(parsed, connect_args={"timeout": _BUSY_TIMEOUT_S})
+    engine = create_engine(url, connect_args={"timeout": _BUSY_TIMEOUT_S})
     event.listen(engine, "connect", _settle)
     return engine
 
 
-def open_table(url: str, name: str, table: Table) -> Engine:
-    """Opens a SQLite file for a table of it, which is made if need be.
+def _open_postgres(url: URL, name: str) -> Engine:
+    arguments = {"connect_timeout": _CONNECT_TIMEOUT_S, "application_name": "beam-lateness"}
+    try:
+        engine = create_engine(
+            url.set(drivername="postgresql+psycopg"),
+            # A connection that is broken is found out before it is used, not by what uses it.
+            pool_pre_ping=True,
+            connect_args={key: value for key, value in arguments.items() if key not in url.query},
+        )
+    except ImportError as error:
+        msg = f"{name} is a PostgreSQL database, which needs: pip install 'beam-lateness[postgres]'"
+        raise ValueError(msg) from error
+    return engine
+
+
+def open_table(url: str, name: str, *tables: Table) -> Engine:
+    """Opens a database for some tables of it, which are made if need be.
 
     Args:
-        url: `sqlite:///FILE`.
+        url: The database, as for `open_database`.
         name: What to call it in an error, such as `output (--output)`.
-        table: The table.
+        tables: The tables.
 
     Raises:
-        ValueError: If the file cannot be used, or its table of that name has another shape.
+        ValueError: If the database cannot be used, or a table of that name has another shape.
     """
     engine = open_database(url, name)
     try:
-        table.create(engine, checkfirst=True)
-        inspector = inspect(engine)
-        found = [column["name"] for column in inspector.get_columns(table.name)]
-        key = inspector.get_pk_constraint(table.name)["constrained_columns"]
+        for table in tables:
+            _make(engine, table)
+            _check_shape(engine, table, f"{name} {without_login(url)!r}")
     except DatabaseError as error:
         engine.dispose()
-        msg = f"{name} {url!r} cannot be used: {error.orig}"
+        msg = f"{name} {without_login(url)!r} cannot be used: {_first_line(error)}"
         raise ValueError(msg) from error
+    except ValueError:
+        engine.dispose()
+        raise
+    return engine
+
+
+def _make(engine: Engine, table: Table) -> None:
+    try:
+        table.create(engine, checkfirst=True)
+    except DatabaseError:  # another process may have made it between the look and the making
+        if not inspect(engine).has_table(table.name):
+            raise
+
+
+def _check_shape(engine: Engine, table: Table, shown: str) -> None:
+    inspector = inspect(engine)
+    found = [column["name"] for column in inspector.get_columns(table.name)]
+    key = inspector.get_pk_constraint(table.name)["constrained_columns"]
     wanted = [column.name for column in table.columns]
     wanted_key = [column.name for column in table.primary_key]
     if set(found) != set(wanted) or key != wanted_key:
-        engine.dispose()
         msg = (
-            f"{name} {url!r} has a table {table.name!r} of another shape: columns "
+            f"{shown} has a table {table.name!r} of another shape: columns "
             f"{', '.join(found)}, primary key {', '.join(key) or 'none'}, where "
-            f"{', '.join(wanted)} and {', '.join(wanted_key)} are needed; name another file"
+            f"{', '.join(wanted)} and {', '.join(wanted_key)} are needed; name another one"
         )
         raise ValueError(msg)
-    return engine
 
 
 def _settle(connection: Any, _: Any) -> None:
@@ -83,13 +158,156 @@ def _settle(connection: Any, _: Any) -> None:
     cursor.close()
 
 
-def without_login(url: str) -> str:
-    """Gives a URL without what may be a password.
+def insert_into(engine: Engine, table: Table) -> Any:
+    """Gives an INSERT of the database's kind, which knows ON CONFLICT."""
+    return (postgresql if engine.dialect.name == POSTGRESQL else sqlite).insert(table)
+
+
+@contextmanager
+def writing(engine: Engine) -> Iterator[Connection]:
+    """Opens a transaction that reads before it writes: on SQLite it is alone from its start."""
+    with engine.begin() as connection:
+        if engine.dialect.name == SQLITE:
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+        yield connection
+
+
+def is_transient(error: SQLAlchemyError) -> bool:
+    """Says whether the same statement may succeed later: no connection, a lock, a deadlock."""
+    if not isinstance(error, DBAPIError):
+        return False
+    state = getattr(error.orig, "sqlstate", None)
+    if state is not None:
+        return str(state).startswith(_TRANSIENT_STATES)
+    if error.connection_invalidated:
+        return True
+    text = str(error.orig).lower()
+    if "locked" in text or "busy" in text:
+        return True
+    # psycopg gives no state where there was no answer at all.
+    return isinstance(error, OperationalError) and "psycopg" in type(error.orig).__module__
+
+
+def retrying(
+    act: Callable[[], _T],
+    what: str,
+    *,
+    for_s: float = _RETRY_S,
+    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> _T:
+    """Does something with a database, again and again while the errors are transient.
+
+    Args:
+        act: What to do; it must be a whole transaction.
+        what: It in words, for the log.
+        for_s: For how long it is tried again, in seconds.
+        sleep: Waits for some seconds.
+        clock: Tells seconds.
+
+    Raises:
+        SQLAlchemyError: The first that is not transient, or the last after `for_s`.
+    """
+    end, wait_s = clock() + for_s, _FIRST_WAIT_S
+    while True:
+        try:
+            return act()
+        except SQLAlchemyError as error:
+            if not is_transient(error) or clock() + wait_s > end:
+                raise
+            _LOG.warning("%s is tried again in %g s: %s", what, wait_s, _first_line(error))
+        sleep(wait_s)
+        wait_s = min(wait_s * 2, _LONGEST_WAIT_S)
+
+
+def write_or_refuse(
+    items: Sequence[_T], write: Callable[[Sequence[_T]], None], what: str
+) -> list[tuple[_T, str]]:
+    """Writes items in a transaction; where the database refuses one for what it holds, the others.
+
+    Args:
+        items: What to write.
+        write: Writes some of them, in a transaction.
+        what: It in words, for the log.
+
+    Returns:
+        The items that are refused, each with what the database says.
+
+    Raises:
+        SQLAlchemyError: If the database cannot be written.
+    """
+    if not items:
+        return []
+    try:
+        retrying(lambda: write(items), what)
+    except (StatementError, UnicodeError, OverflowError) as error:
+        if not _is_refusal(error):
+            raise
+        if len(items) == 1:
+            return [(items[0], _first_line(error))]
+        half = len(items) // 2
+        return [
+            *write_or_refuse(items[:half], write, what),
+            *write_or_refuse(items[half:], write, what),
+        ]
+    return []
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Whether an error is of what a row holds, and of nothing else."""
+    if not isinstance(error, DBAPIError):
+        return True
+    if isinstance(error, (InterfaceError, ProgrammingError)):  # a type that no column takes
+        text = str(error.orig)
+        return getattr(error.orig, "sqlstate", None) is None and (
+            "adapt" in text or "binding" in text
+        )
+    return isinstance(error, (DataError, IntegrityError)) and not is_transient(error)
+
+
+def check_name(name: str, what: str) -> str:
+    """Gives the name of a table, if it is one that needs no quotes.
+
+    Raises:
+        ValueError: If it is not.
 
     Example:
-        >>> without_login("postgresql://me:secret@host/db")
-        'postgresql://host/db'
+        >>> check_name("settlement", "table (--table)")
+        'settlement'
+    """
+    if not _NAME.fullmatch(name):
+        msg = (
+            f"{what} must be a letter and up to 47 letters, digits or underscores more, "
+            f"got {name!r}"
+        )
+        raise ValueError(msg)
+    return name
+
+
+def is_database(url: str) -> bool:
+    """Says whether a URL means a database.
+
+    Example:
+        >>> is_database("postgresql://host/db"), is_database("kafka://host/topic")
+        (True, False)
+    """
+    return url.partition("://")[0].partition("+")[0] in (SQLITE, POSTGRESQL, "postgres")
+
+
+def without_login(url: str) -> str:
+    """Gives a URL without what may be a password: the login, and settings that sound like one.
+
+    Example:
+        >>> without_login("postgresql://me:secret@host/db?sslmode=require&password=secret")
+        'postgresql://host/db?sslmode=require&password=***'
     """
     scheme, sign, rest = url.partition("://")
-    host, slash, path = rest.partition("/")
-    return f"{scheme}{sign}{host.rpartition('@')[2]}{slash}{path}"
+    rest, mark, query = rest.partition("?")
+    if not rest.startswith("/"):  # a password may hold a slash, a file's path an @
+        rest = rest.rpartition("@")[2]
+    return f"{scheme}{sign}{rest}{mark}{_SECRET.sub(r'=***', query)}"
+
+
+def _first_line(error: Exception) -> str:
+    cause = error.orig if isinstance(error, StatementError) and error.orig else error
+    return str(cause).strip().partition("\n")[0]

@@ -12,6 +12,8 @@ from typing import Final
 
 from apache_beam.metrics.metric import MetricResults, Metrics, MetricsFilter
 
+from beam_lateness.transforms.times import Millis
+
 NAMESPACE: Final = "beam_lateness"
 
 INPUT: Final = "input"
@@ -29,7 +31,35 @@ IDLE_SPLITS: Final = "idle_splits"
 PAUSED_SPLITS: Final = "paused_splits"
 BOUND_MS: Final = "bound_ms"
 IN_FLIGHT: Final = "in_flight_records"
+ON_TIME: Final = "on_time"
+CORRECTIONS: Final = "corrections"
+LATENESS_MS: Final = "lateness_ms"
+LATE_BY_MS: Final = "late_by_ms"
+ALERTS: Final = "alerts"
+ALERTS_FAILED: Final = "alerts_failed"
+DEAD_LETTERS: Final = "dead_letters"
+RECONCILED: Final = "reconciled"
+ALREADY_RECONCILED: Final = "already_reconciled"
+CORRECTED_WINDOWS: Final = "corrected_windows"
+LEFT: Final = "left"
+REFUSED_PANES: Final = "refused_panes"
 COUNTS: Final = (INPUT, AGGREGATED, LATE, TOO_LATE, INVALID, BLANK_LINES, PANES)
+GAUGES: Final = (WATERMARK_MS, WATERMARK_LAG_MS, IDLE_SPLITS, PAUSED_SPLITS, BOUND_MS, IN_FLIGHT)
+COUNTERS: Final = (
+    *COUNTS,
+    ON_TIME,
+    CORRECTIONS,
+    BEHIND_WATERMARK,
+    BOUND_CHANGES,
+    ALERTS,
+    ALERTS_FAILED,
+    DEAD_LETTERS,
+    RECONCILED,
+    ALREADY_RECONCILED,
+    CORRECTED_WINDOWS,
+    LEFT,
+    REFUSED_PANES,
+)
 
 _lock = threading.Lock()
 _tally: dict[str, int] = {}
@@ -64,6 +94,41 @@ class Gauge:
             _tally[self._name] = value
 
 
+class Distribution:
+    """A distribution in the package's namespace.
+
+    The tally keeps its NAME_count, NAME_sum, NAME_min and NAME_max; `committed` gives the same.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._distribution = Metrics.distribution(NAMESPACE, name)
+
+    def update(self, values: Millis) -> None:
+        """Adds each of many values."""
+        if not len(values):
+            return
+        for value in values.tolist():  # Beam takes them one by one
+            self._distribution.update(value)
+        low, high = int(values.min()), int(values.max())
+        count, total, least, most = distribution_names(self._name)
+        with _lock:
+            _tally[count] = _tally.get(count, 0) + len(values)
+            _tally[total] = _tally.get(total, 0) + int(values.sum())
+            _tally[least] = min(_tally.get(least, low), low)
+            _tally[most] = max(_tally.get(most, high), high)
+
+
+def distribution_names(name: str) -> tuple[str, str, str, str]:
+    """Gives the names of a distribution's count, sum, min and max in the tally.
+
+    Example:
+        >>> distribution_names("late_by_ms")
+        ('late_by_ms_count', 'late_by_ms_sum', 'late_by_ms_min', 'late_by_ms_max')
+    """
+    return f"{name}_count", f"{name}_sum", f"{name}_min", f"{name}_max"
+
+
 def start_tally() -> None:
     """Sets this process's tally back: a job that reads it calls this before it runs."""
     with _lock:
@@ -86,4 +151,10 @@ def committed(results: MetricResults) -> dict[str, int]:
     for gauge in found[MetricResults.GAUGES]:
         if gauge.committed is not None and gauge.committed.value is not None:
             counts[gauge.key.metric.name] = gauge.committed.value
+    for distribution in found[MetricResults.DISTRIBUTIONS]:
+        data = distribution.committed
+        if data is not None and data.count:
+            names = distribution_names(distribution.key.metric.name)
+            values = (data.count, data.sum, data.min, data.max)
+            counts.update(zip(names, values, strict=True))
     return counts

@@ -20,6 +20,10 @@ class Pane(NamedTuple):
         index: 0 for the first pane of this key and window, then 1, 2, ...
         timing: `ON_TIME` for the pane at the window's end, `LATE` for a correction after it (or a
             first pane that only late records made).
+        watermark: The least that the exclusive watermark was, in ms: the window's end, or the
+            stamp of the last late record; None where it is not traced
+            (`AggregateWindows(trace=True)`).
+        record_ids: The late records that made this pane; None where they are not traced.
     """
 
     key: Any
@@ -29,6 +33,20 @@ class Pane(NamedTuple):
     count: int  # type: ignore[assignment]  # shadows tuple.count, which nobody needs of a pane
     index: int  # type: ignore[assignment]
     timing: str
+    watermark: int | None = None
+    record_ids: tuple[str, ...] | None = None
+
+
+class RefusedPane(NamedTuple):
+    """A pane that a store refuses for what it holds, and would refuse again.
+
+    Args:
+        pane: The pane.
+        detail: Why, as the store says it.
+    """
+
+    pane: Pane
+    detail: str
 
 
 class TooLateRecord(NamedTuple):

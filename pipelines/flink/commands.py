@@ -20,6 +20,7 @@ from beam_lateness.pipelines.flink.nodes import Layout
 from beam_lateness.pipelines.flink.rest import MASTER, FlinkRest
 from beam_lateness.pipelines.flink.run import say
 from beam_lateness.pipelines.report import Report, format_time
+from beam_lateness.pipelines.running import INTERRUPTED, MISUSED
 from beam_lateness.transforms import metrics
 
 _OK: Final = 0
@@ -209,7 +210,7 @@ def resume(argv: Sequence[str]) -> int:
             "or a checkpoint",
             file=sys.stderr,
         )
-        return streaming.MISUSED
+        return MISUSED
     path = _url(found.path) if not found.path.startswith("file:") else found.path
     return streaming.main([*flags, f"--savepoint_path={path}"])
 
@@ -236,6 +237,6 @@ def _run(
         return act(options, Console())
     except (ValueError, EngineError) as error:
         print(f"{parser.prog}: error: {error}", file=sys.stderr)
-        return streaming.MISUSED
+        return MISUSED
     except KeyboardInterrupt:
-        return streaming.INTERRUPTED
+        return INTERRUPTED

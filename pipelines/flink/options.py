@@ -255,6 +255,9 @@ def _choose_workers(options: PipelineOptions) -> None:
             raise ValueError(msg)
 
 
+_LOG: Final = "log"  # a place for alerts, and no path
+
+
 def make_absolute(stream: Any) -> None:
     """Makes the paths of a job absolute: its workers have a current folder of their own.
 
@@ -262,9 +265,9 @@ def make_absolute(stream: Any) -> None:
         stream: The flags of the streaming job; its files are replaced.
     """
     stream.input = [_absolute(name, pattern=True) for name in stream.input or ()]
-    for name in ("output", "dead_letters", "checkpoint"):
+    for name in ("output", "dead_letters", "checkpoint", "alert_to"):
         value = getattr(stream, name)
-        if value is not None:
+        if value is not None and value != _LOG:
             setattr(stream, name, _absolute(value))
 
 
@@ -273,6 +276,8 @@ def _absolute(name: str, *, pattern: bool = False) -> str:
     if sign and scheme.partition("+")[0] == "sqlite":
         file = path not in ("", ":memory:")
         return f"{scheme}{sign}{os.path.abspath(path)}" if file else name
+    if name.startswith("file:"):
+        return f"file:{os.path.abspath(name.removeprefix('file:'))}"
     if not name or "://" in name:
         return name
     if pattern and not os.path.isabs(name):

@@ -181,11 +181,11 @@ class FlinkRest:
             asked = quote(",".join(names))
             for entry in self._get(f"{path}?get={asked}&agg=sum,min"):
                 name = _OURS.split(entry["id"])[-1]
-                if name in metrics.COUNTS:
-                    found[name] += int(entry["sum"])
-                else:  # a gauge: of several watermarks the lowest holds
+                if name in metrics.GAUGES:  # of several watermarks the lowest holds
                     least = int(entry["min"])
                     found[name] = min(least, found.get(name, least))
+                elif name in metrics.COUNTERS:
+                    found[name] = found.get(name, 0) + int(entry["sum"])
         return found
 
     def failure(self, job_id: str) -> str | None:

@@ -54,6 +54,7 @@ class ClusterRun:
         self._name = str(options.view_as(GoogleCloudOptions).job_name)
         self._resumed = options.view_as(FlinkOptions).savepoint_path is not None
         self._before: set[str] = set()
+        self._id: str | None = None
         self._rest = FlinkRest(options.view_as(FlinkRunnerOptions).flink_master)
 
     def submit(self) -> Job:
@@ -72,9 +73,14 @@ class ClusterRun:
                 raise ValueError(msg)
             self._before.add(job.id)
         result = self._pipeline.run()
-        job = self._rest.await_state(self._find(result), RUNNING)
+        self._id = self._find(result)
+        job = self._rest.await_state(self._id, RUNNING)
         say(self._console, f"job {job.name} ({job.id}) runs on {self._rest.master}")
         return job
+
+    def counts(self) -> dict[str, int]:
+        """Gives what the job has counted so far, by metric name; nothing before it runs."""
+        return {} if self._id is None else self._rest.counts(self._id)
 
     def leave(self) -> None:
         """Submits the job and leaves it to the cluster."""

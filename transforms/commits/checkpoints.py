@@ -17,9 +17,8 @@ from sqlalchemy import (
     Text,
     select,
 )
-from sqlalchemy.dialects.sqlite import insert
 
-from beam_lateness.transforms.database import open_table
+from beam_lateness.transforms.database import insert_into, open_table, retrying
 
 TABLE_NAME: Final = "checkpoints"
 
@@ -84,10 +83,10 @@ class Checkpoints:
     """The table `checkpoints`: a row a source, replaced by each new checkpoint.
 
     Args:
-        url: `sqlite:///FILE`.
+        url: `sqlite:///FILE` or `postgresql://USER@HOST/DATABASE`.
 
     Raises:
-        ValueError: If the file cannot be used.
+        ValueError: If the database cannot be used.
     """
 
     def __init__(self, url: str) -> None:
@@ -126,12 +125,16 @@ class Checkpoints:
             "clean": checkpoint.clean,
             "splits": orjson.dumps({name: tuple(s) for name, s in checkpoint.splits.items()}),
         }
-        statement = insert(_TABLE).values(row)
+        statement = insert_into(self._engine, _TABLE).values(row)
         statement = statement.on_conflict_do_update(
             index_elements=["source"], set_={name: row[name] for name in row if name != "source"}
         )
-        with self._engine.begin() as connection:
-            connection.execute(statement)
+
+        def write() -> None:
+            with self._engine.begin() as connection:
+                connection.execute(statement)
+
+        retrying(write, "the checkpoint")
 
     def close(self) -> None:
         """Closes the connections."""

@@ -41,6 +41,7 @@ _SUSPECT_TAG: Final = "suspect"
 _SHARDS: Final = 4
 _TOO_LATE = metrics.Count(metrics.TOO_LATE)
 _INVALID = metrics.Count(metrics.INVALID)
+_LATE_BY_MS = metrics.Distribution(metrics.LATE_BY_MS)
 
 
 @dataclass(frozen=True)
@@ -339,6 +340,7 @@ def _out_of_range(record: Any, event_time: int) -> TaggedOutput[Any, InvalidReco
 
 def _too_late_rows(batch: EventBatch, windows: Windows) -> Iterator[TooLateRecord]:
     _TOO_LATE.inc(len(batch))
+    _LATE_BY_MS.update(batch.watermarks - windows.closed_at(batch.event_times))
     starts = windows.start_of(batch.event_times).tolist()
     for row, start in zip(batch.columns.to_pylist(), starts, strict=True):
         end = start + windows.size_ms

@@ -14,14 +14,21 @@ import apache_beam as beam
 import orjson
 from apache_beam.pvalue import PCollection
 
-from beam_lateness.transforms.results import InvalidRecord, TooLateRecord
+from beam_lateness.transforms.private_files import (
+    append_private,
+    make_private_folder,
+    sync_folder,
+    write_all,
+)
+from beam_lateness.transforms.results import InvalidRecord, RefusedPane, TooLateRecord
 
 TOO_LATE: Final = "too_late"
+REFUSED: Final = "refused_by_store"
 _BYTES_AT_ONCE: Final = 1 << 20
 
 
-def dead_letter(record: TooLateRecord | InvalidRecord) -> dict[str, Any]:
-    """Gives a record as a dead letter.
+def dead_letter(record: TooLateRecord | InvalidRecord | RefusedPane) -> dict[str, Any]:
+    """Gives a record, or a pane that a store refuses, as a dead letter.
 
     Its fields are reason, record_id, key, value, event_time_ms, window_start_ms, window_end_ms,
     watermark_ms, late_by_ms, split, position and payload; what is not known is null. A payload that
@@ -33,6 +40,8 @@ def dead_letter(record: TooLateRecord | InvalidRecord) -> dict[str, Any]:
         ... ]
         '{'
     """
+    if isinstance(record, RefusedPane):
+        return _refused(record)
     if isinstance(record, TooLateRecord):
         letter = {
             "reason": TOO_LATE,
@@ -57,6 +66,26 @@ def dead_letter(record: TooLateRecord | InvalidRecord) -> dict[str, Any]:
     if record.payload is not None:
         letter |= _payload(record.payload)
     return letter
+
+
+def _refused(record: RefusedPane) -> dict[str, Any]:
+    pane = record.pane
+    return {
+        "reason": REFUSED,
+        "record_id": f"{pane.key!r}:{pane.window_start}:{pane.index}",
+        "key": pane.key,
+        "value": pane.value,
+        "event_time_ms": None,
+        "window_start_ms": pane.window_start,
+        "window_end_ms": pane.window_end,
+        "watermark_ms": pane.watermark,
+        "late_by_ms": None,
+        "detail": record.detail,
+        "count": pane.count,
+        "split": None,
+        "position": None,
+        "payload": None,
+    }
 
 
 def _payload(payload: bytes) -> dict[str, str]:
@@ -103,7 +132,7 @@ class WriteDeadLetters(beam.PTransform[PCollection[Any], PCollection[Any]]):
         super().__init__()
         try:
             if "://" not in self.directory:
-                os.makedirs(self.directory, exist_ok=True)
+                make_private_folder(self.directory)
             writable = os.access(self.directory, os.W_OK)
         except OSError:
             writable = False
@@ -153,23 +182,17 @@ class _Append(beam.DoFn):
     def _flush(self) -> None:
         if not self._lines:
             return
-        with open(self._path, "ab", buffering=0) as file:
-            data = memoryview(b"".join(self._lines))
-            while data:
-                data = data[file.write(data) :]
-            os.fsync(file.fileno())
+        try:
+            with append_private(self._path) as file:
+                write_all(file, b"".join(self._lines))
+                os.fsync(file.fileno())
+        except OSError:
+            self.setup()  # another file: this one may end within a line
+            raise
         if self._is_new:  # its name must outlive a loss of power too
-            _sync(self._directory)
+            sync_folder(self._directory)
             self._is_new = False
         records = self._records
         self.start_bundle()
         if self._written is not None:
             self._written(records)
-
-
-def _sync(directory: str) -> None:
-    folder = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from beam_lateness.transforms.commits.checkpoints import Checkpoint, Checkpoints, SplitCheckpoint
-from beam_lateness.transforms.sinks.upsert import WindowTable
+from beam_lateness.transforms.sinks.window_table import WindowTable
 from beam_lateness.transforms.times import MAX_EVENT_TIME_MS, NO_WATERMARK_MS
 
 OFFSETS = st.integers(0, 2**63 - 1)

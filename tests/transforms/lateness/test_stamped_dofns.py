@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from beam_lateness import Pane, TooLateRecord, Windows
 from beam_lateness.transforms.beam_time import to_ms
-from beam_lateness.transforms.lateness.aggregate import _MergePartials, _PreAggregateBatches
+from beam_lateness.transforms.lateness.aggregate import _MergePartials
 from beam_lateness.transforms.lateness.aggregation import ColumnAggregation
+from beam_lateness.transforms.lateness.partials import PreAggregateBatches
 from beam_lateness.transforms.lateness.windows import SLACK_MS
 from tests.model import NO_WATERMARK, bounded
 from tests.transforms.lateness.batches import batch_of, route
@@ -83,7 +84,7 @@ class Engine:
     def __init__(self, windows: Windows, num_shards: int) -> None:
         aggregation = ColumnAggregation(["sum"])
         self._windows = windows
-        self._aggregate = _PreAggregateBatches(aggregation, windows, num_shards)
+        self._aggregate = PreAggregateBatches(aggregation, windows, num_shards)
         self._merge = _MergePartials(aggregation, windows, False, None)
         self._cells: dict[Any, Cell] = {}
         self.watermark = NO_WATERMARK
@@ -185,7 +186,7 @@ def test_state_outlives_the_allowed_lateness_by_the_slack(
     """The window a partial travels in: from the window's start to end + L + slack."""
     drawn = data.draw(events(windows).filter(bool))
     batch = batch_of([(event, NO_WATERMARK) for event in drawn])
-    aggregate = _PreAggregateBatches(ColumnAggregation(["sum"]), windows, 4)
+    aggregate = PreAggregateBatches(ColumnAggregation(["sum"]), windows, 4)
     for partial in aggregate.process(batch):
         (window,) = partial.windows
         start = to_ms(window.start)
@@ -195,5 +196,5 @@ def test_state_outlives_the_allowed_lateness_by_the_slack(
 
 def test_an_empty_batch_adds_nothing() -> None:
     """`EventBatch.filter` may leave none."""
-    aggregate = _PreAggregateBatches(ColumnAggregation(["sum"]), Windows("1m"), 4)
+    aggregate = PreAggregateBatches(ColumnAggregation(["sum"]), Windows("1m"), 4)
     assert list(aggregate.process(batch_of([]))) == []

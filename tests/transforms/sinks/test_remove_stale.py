@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from beam_lateness.transforms.sinks.upsert import RemoveStale, WindowTable
+from beam_lateness.transforms.sinks.stale import RemoveStale
+from beam_lateness.transforms.sinks.window_table import WindowTable
 from beam_lateness.transforms.times import MIN_EVENT_TIME_MS
 from tests.transforms.sinks.test_upsert import pane, rows, url_of, write
 

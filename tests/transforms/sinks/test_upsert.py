@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from beam_lateness import Pane, UpsertPanes
-from beam_lateness.transforms.sinks.upsert import WindowTable
+from beam_lateness.transforms.sinks.window_table import WindowTable
 from tests.cases.engine import direct_pipeline
 
 COLUMNS = "key, window_start_ms, window_end_ms, value, count, pane_index, timing, run"

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from beam_lateness import Pane
-from beam_lateness.transforms.sinks.upsert import WindowTable
+from beam_lateness.transforms.sinks.window_table import WindowTable
 
 MINUTE_MS = 60_000
 RUN = "run-1"

@@ -1,0 +1,1 @@
+"""Reconciliation: too late records are brought into the windows they belong to, each once."""
