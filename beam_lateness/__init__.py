@@ -24,7 +24,7 @@ from beam_lateness.transforms.sinks.alerts import SendAlerts
 from beam_lateness.transforms.sinks.append import AppendPanes
 from beam_lateness.transforms.sinks.append_files import AppendPanesToFiles
 from beam_lateness.transforms.sinks.audit_check import AuditResult, verify_audit
-from beam_lateness.transforms.sinks.bigquery import UpsertPanesToBigQuery
+from beam_lateness.transforms.sinks.bigquery import UpsertPanesToBigQuery, create_table_sql
 from beam_lateness.transforms.sinks.dead_letters import WriteDeadLetters
 from beam_lateness.transforms.sinks.stale import RemoveStale
 from beam_lateness.transforms.sinks.topics import PublishDeadLetters, PublishPanes
@@ -85,6 +85,7 @@ __all__ = [
     "WindowWithLateness",
     "Windows",
     "WriteDeadLetters",
+    "create_table_sql",
     "explain",
     "verify_audit",
 ]

@@ -8,17 +8,16 @@ from typing import Any, Final
 
 from rich.console import Console
 from rich.text import Text
-from sqlalchemy import inspect
 
 from beam_lateness.pipelines.flags import refuse_unknown
 from beam_lateness.pipelines.report import format_time
 from beam_lateness.pipelines.running import FAILED, OK, outcome
-from beam_lateness.transforms.database import open_database, without_login
-from beam_lateness.transforms.sinks.audit_check import verify_audit
-from beam_lateness.transforms.sinks.audit_trail import AuditTrail, Entry
+from beam_lateness.transforms.sinks.audit_check import reading_trail, verify_audit
+from beam_lateness.transforms.sinks.audit_trail import Entry
 from beam_lateness.transforms.sinks.window_table import TABLE_NAME
 
 _PROGRAM: Final = "beam-lateness audit"
+_MEANT: Final = {"head": "verify", "key": "show", "window_start_ms": "show"}
 
 
 def main(argv: Sequence[str]) -> int:
@@ -40,6 +39,10 @@ def main(argv: Sequence[str]) -> int:
 
     def act() -> int:
         refuse_unknown(parser, unknown)
+        for name, action in _MEANT.items():
+            if options.action != action and getattr(options, name) is not None:
+                msg = f"--{name} has no meaning with `{options.action}`; leave it out"
+                raise ValueError(msg)
         return _verify(options) if options.action == "verify" else _show(options)
 
     return outcome(_PROGRAM, act)
@@ -60,22 +63,10 @@ def _verify(options: Any) -> int:
 
 
 def _show(options: Any) -> int:
-    console, engine = Console(), open_database(options.output, "output (--output)")
-    trail = AuditTrail.of(options.table)
-    try:
-        if not inspect(engine).has_table(trail.entries.name):
-            msg = (
-                f"{without_login(options.output)!r} has no audit trail of {options.table!r} "
-                "(--table); one is written with --audit=true"
-            )
-            raise ValueError(msg)
-        with engine.connect() as connection:
-            for entry in trail.read(
-                connection, key=options.key, window_start_ms=options.window_start_ms
-            ):
-                console.print(Text(_line(entry)), soft_wrap=True)
-    finally:
-        engine.dispose()
+    console, cell = Console(), {"key": options.key, "window_start_ms": options.window_start_ms}
+    with reading_trail(options.output, options.table) as (trail, connection):
+        for entry in trail.read(connection, **cell):
+            console.print(Text(_line(entry)), soft_wrap=True)
     return OK
 
 

@@ -160,7 +160,11 @@ def write_panes(
     refused: PCollection[RefusedPane]
     if url.startswith(BIGQUERY):
         refused = panes | "UpsertPanes" >> UpsertPanesToBigQuery(
-            url, run, "JSON" if outputs.values == JSON else "BIGNUMERIC", written
+            url,
+            run,
+            "JSON" if outputs.values == JSON else "BIGNUMERIC",
+            written,
+            emit_refused=keeps,
         )
     elif outputs.mode == APPEND:
         refused = panes | "AppendPanes" >> AppendPanes(

@@ -91,7 +91,9 @@ def read_reconcile_config(options: Any) -> ReconcileConfig:
             msg = f"--{name} is required: that of the job whose dead letters these are"
             raise ValueError(msg)
     aggregate = tuple(name.strip() for name in options.aggregate.split(","))
-    Ledger(options.output, "check", Correction(aggregate), options.table).close()
+    dry_run = truth("--dry_run", options.dry_run)
+    correction = Correction(aggregate)
+    Ledger(options.output, "check", correction, options.table, dry_run=dry_run).close()
     found = find_letters(options.dead_letters)
     return ReconcileConfig(
         files=tuple(path for path, _ in found),
@@ -102,7 +104,7 @@ def read_reconcile_config(options: Any) -> ReconcileConfig:
         start_ms=_time("--from", options.from_time),
         end_ms=_time("--to", options.to_time),
         of_run=options.run,
-        dry_run=truth("--dry_run", options.dry_run),
+        dry_run=dry_run,
         report=check_writable(options.report, options.output),
     )
 
@@ -111,7 +113,7 @@ def _time(name: str, text: str | None) -> int | None:
     """Reads a time: ISO 8601 (UTC, if it names no zone) or ms since the epoch."""
     if text is None:
         return None
-    if text.lstrip("-").isdecimal():
+    if text.removeprefix("-").isdecimal():
         return int(text)
     try:
         moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
@@ -122,7 +124,7 @@ def _time(name: str, text: str | None) -> int | None:
         raise ValueError(msg) from error
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=timezone.utc)
-    return int(moment.timestamp() * 1000)
+    return round(moment.timestamp() * 1000)
 
 
 def build(pipeline: beam.Pipeline, config: ReconcileConfig, run: str) -> None:

@@ -43,6 +43,7 @@ from beam_lateness.transforms.commits.store import CommitAfterStore
 from beam_lateness.transforms.database import is_database, without_login
 from beam_lateness.transforms.lateness.aggregate import AggregateWindows
 from beam_lateness.transforms.lateness.classify import RouteTooLate
+from beam_lateness.transforms.sinks.audit_check import audit_head
 from beam_lateness.transforms.sources.pubsub import PubSub
 from beam_lateness.transforms.sources.reader import ReadEvents
 from beam_lateness.transforms.sources.sessions import close_sessions, open_sessions
@@ -120,6 +121,7 @@ def run_stream(argv: Sequence[str], console: Console) -> int:
         _check_elsewhere(options)
     config = read_config(stream, engine_keeps=on_flink)
     _check_meaning(profile, config, console)
+    _hide_passwords(stream)
     detach = options.view_as(FlinkOptions).detach
     _check_detached(detach, config)
     run = new_run()
@@ -177,6 +179,14 @@ def _check_meaning(profile: Profile | None, config: StreamConfig, console: Conso
         console.print(Text(warning), style="bold red", soft_wrap=True)
 
 
+def _hide_passwords(stream: StreamOptions) -> None:
+    """Takes passwords out of the options, which engines show; the steps have them already."""
+    for name in ("output", "checkpoint", "alert_to"):
+        value = getattr(stream, name)
+        if value is not None:
+            setattr(stream, name, without_login(value))
+
+
 def _check_elsewhere(options: PipelineOptions) -> None:
     """Refuses flags of Flink on other engines: they would not go on where a savepoint says."""
     flink = options.view_as(FlinkOptions)
@@ -208,6 +218,8 @@ def _finish(report: Report, config: StreamConfig, console: Console, ended: Ended
     url, table = config.outputs.url, config.outputs.table
     where = f"table {table}, run" if is_database(url) else "run"
     console.print(f"windows: {without_login(url)} ({where} {report.run})", soft_wrap=True)
+    if config.outputs.audit:
+        console.print(f"audit trail: {audit_head(url, table)}", highlight=False, soft_wrap=True)
     if config.outputs.dead_letters is not None:
         console.print(f"dead letters: {config.outputs.dead_letters}", soft_wrap=True)
     elif report.invalid:

@@ -28,7 +28,7 @@ def add_watch_flags(add: Callable[..., Any]) -> None:
         help="share of records that may be too late, such as 0.01: more of them in a period bring "
         "an alert",
     )
-    add("--alert_per", help=f"length of a period, in event time ({_PER})")
+    add("--alert_per", help=f"length of a period of watermark time ({_PER})")
     add(
         "--alert_to",
         help=f"log, file:PATH (JSON lines) or the URL of a webhook ({_TO})",

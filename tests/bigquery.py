@@ -8,12 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, Final
 
-import grpc
+import grpc  # type: ignore[import-untyped]
 from google.api_core import exceptions
-from google.cloud.bigquery_storage_v1 import BigQueryWriteClient
-from google.cloud.bigquery_storage_v1.services.big_query_write.transports import (
-    BigQueryWriteGrpcTransport,
-)
+from google.cloud import bigquery_storage_v1
 from google.cloud.bigquery_storage_v1.types import (
     AppendRowsRequest,
     AppendRowsResponse,
@@ -24,6 +21,10 @@ from google.rpc.status_pb2 import Status
 
 URL: Final = "bigquery://my-shop/sales/windows"
 STREAM: Final = "projects/my-shop/datasets/sales/tables/windows/streams/_default"
+
+# They have no types.
+errors: Any = exceptions
+_Client: Any = bigquery_storage_v1.BigQueryWriteClient
 
 
 def nothing_bad(_: dict[str, Any]) -> str:
@@ -74,9 +75,11 @@ class FakeBigQuery:
             assert request.proto_rows.HasField("writer_schema") == (row_class is None)
             if row_class is None:
                 row_class = class_of(request.proto_rows.writer_schema.proto_descriptor)
-            yield from self._answer(
-                [fields(row_class, row) for row in request.proto_rows.rows.serialized_rows]
-            )
+            rows = [fields(row_class, row) for row in request.proto_rows.rows.serialized_rows]
+            try:
+                yield from self._answer(rows)
+            except ConnectionResetError:
+                return
 
     def _answer(self, rows: list[dict[str, Any]]) -> Iterator[AppendRowsResponse]:
         self.sent.append(rows)
@@ -124,18 +127,17 @@ def sequence(row: dict[str, Any]) -> list[int]:
 
 
 def fail(failure: Any) -> Iterator[AppendRowsResponse]:
-    """Raises an error, or ends without a response, or answers with a status."""
+    """Answers with a status, or raises an error: `ConnectionResetError` ends the call."""
     if isinstance(failure, Exception):
         raise failure
-    if isinstance(failure, Status):
-        yield AppendRowsResponse(error=failure)
+    yield AppendRowsResponse(error=failure)
 
 
 @contextmanager
 def served(fake: FakeBigQuery) -> Iterator[int]:
     """Serves a fake over gRPC; gives the port."""
 
-    def append_rows(requests: Any, context: grpc.ServicerContext) -> Iterator[AppendRowsResponse]:
+    def append_rows(requests: Any, context: Any) -> Iterator[AppendRowsResponse]:
         try:
             yield from fake.append_rows(requests)
         except exceptions.GoogleAPICallError as error:
@@ -156,7 +158,7 @@ def served(fake: FakeBigQuery) -> Iterator[int]:
         server.stop(None).wait()
 
 
-def connect(port: int) -> BigQueryWriteClient:
+def connect(port: int) -> Any:
     """Opens Google's client to a served fake."""
-    channel = grpc.insecure_channel(f"localhost:{port}")
-    return BigQueryWriteClient(transport=BigQueryWriteGrpcTransport(channel=channel))
+    make_transport = _Client.get_transport_class("grpc")
+    return _Client(transport=make_transport(channel=grpc.insecure_channel(f"localhost:{port}")))

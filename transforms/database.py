@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -42,19 +43,22 @@ _RETRY_S: Final = 120.0  # for how long a transient error is tried again
 _FIRST_WAIT_S: Final = 0.1
 _LONGEST_WAIT_S: Final = 10.0
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,47}")  # room for a suffix in PostgreSQL's 63
-_SECRET: Final = re.compile(r"(?i)(?<=pass|word|cret|oken|_key|auth|cred)=[^&]*")
+_SECRET: Final = re.compile(r"(?is)(\?(?:.*?&)?[^&=]*(?:pass|word|cret|oken|_key|auth|cred))=.*")
 
 # https://www.postgresql.org/docs/15/errcodes-appendix.html: connections, conflicts of transactions,
 # no room, shutdown.
 _TRANSIENT_STATES: Final = ("08", "40", "53", "57P", "55P03")
+_UNIQUE_VIOLATION: Final = "23505"
+_TOO_LARGE: Final = ("54000", "54001")  # a key that no index takes, a value nested too deeply
 
 
-def open_database(url: str, name: str) -> Engine:
+def open_database(url: str, name: str, *, exists: bool = False) -> Engine:
     """Opens a database so that others can read while it is written, and commits last.
 
     Args:
         url: `sqlite:///FILE` or `postgresql://USER:PASSWORD@HOST/DATABASE`.
         name: What to call it in an error, such as `output (--output)`.
+        exists: Whether a file must be there already.
 
     Raises:
         ValueError: If the URL is no such thing, or a file cannot be written.
@@ -62,18 +66,18 @@ def open_database(url: str, name: str) -> Engine:
     try:
         parsed = make_url(url)
         kind = parsed.get_backend_name()
-    except (ArgumentError, NoSuchModuleError) as error:
+    except (ArgumentError, NoSuchModuleError, ValueError):
         msg = f"{name} must be a database URL, got {without_login(url)!r}; give {FORM}"
-        raise ValueError(msg) from error
+        raise ValueError(msg) from None  # the cause may show a password
     if kind == SQLITE and parsed.drivername in (SQLITE, "sqlite+pysqlite"):
-        return _open_file(parsed, name)
+        return _open_file(parsed, name, exists)
     if kind == POSTGRESQL and parsed.drivername in (POSTGRESQL, "postgresql+psycopg"):
         return _open_postgres(parsed, name)
     msg = f"{name} must be a SQLite file or PostgreSQL, got {without_login(url)!r}; give {FORM}"
     raise ValueError(msg)
 
 
-def _open_file(url: URL, name: str) -> Engine:
+def _open_file(url: URL, name: str, exists: bool) -> Engine:
     shown = str(url)
     if url.database in (None, "", ":memory:"):
         msg = f"{name} must be a SQLite file, got {shown!r}; give {FORM}"
@@ -81,6 +85,9 @@ def _open_file(url: URL, name: str) -> Engine:
     folder = os.path.dirname(os.path.abspath(str(url.database)))
     if not os.path.isdir(folder) or not os.access(folder, os.W_OK):
         msg = f"{name} {shown!r} cannot be written: no writable folder {folder!r}"
+        raise ValueError(msg)
+    if exists and not os.path.exists(str(url.database)):
+        msg = f"{name} {shown!r} is not there; give the one that a job has written"
         raise ValueError(msg)
     engine = create_engine(url, connect_args={"timeout": _BUSY_TIMEOUT_S})
     event.listen(engine, "connect", _settle)
@@ -114,18 +121,32 @@ def open_table(url: str, name: str, *tables: Table) -> Engine:
         ValueError: If the database cannot be used, or a table of that name has another shape.
     """
     engine = open_database(url, name)
+    make_tables(engine, f"{name} {without_login(url)!r}", *tables)
+    return engine
+
+
+def make_tables(engine: Engine, shown: str, *tables: Table) -> None:
+    """Makes tables that are not there, and looks at those that are.
+
+    Args:
+        engine: The database; its connections are closed if it cannot be used.
+        shown: What to call it in an error.
+        tables: The tables.
+
+    Raises:
+        ValueError: If the database cannot be used, or a table of that name has another shape.
+    """
     try:
         for table in tables:
             _make(engine, table)
-            _check_shape(engine, table, f"{name} {without_login(url)!r}")
+            _check_shape(engine, table, shown)
     except DatabaseError as error:
         engine.dispose()
-        msg = f"{name} {without_login(url)!r} cannot be used: {_first_line(error)}"
+        msg = f"{shown} cannot be used: {_first_line(error)}"
         raise ValueError(msg) from error
     except ValueError:
         engine.dispose()
         raise
-    return engine
 
 
 def _make(engine: Engine, table: Table) -> None:
@@ -146,16 +167,31 @@ def _check_shape(engine: Engine, table: Table, shown: str) -> None:
         msg = (
             f"{shown} has a table {table.name!r} of another shape: columns "
             f"{', '.join(found)}, primary key {', '.join(key) or 'none'}, where "
-            f"{', '.join(wanted)} and {', '.join(wanted_key)} are needed; name another one"
+            f"{', '.join(wanted)} and {', '.join(wanted_key)} are needed; name another file "
+            "or database"
         )
         raise ValueError(msg)
 
 
 def _settle(connection: Any, _: Any) -> None:
     cursor = connection.cursor()
-    cursor.execute("PRAGMA journal_mode=WAL")
+    _use_wal(cursor)
     cursor.execute("PRAGMA synchronous=FULL")  # what is committed outlives a loss of power
     cursor.close()
+
+
+def _use_wal(cursor: sqlite3.Cursor, sleep: Callable[[float], None] = time.sleep) -> None:
+    """Waits by itself: of several that open a new file at once SQLite refuses all but one."""
+    end = time.monotonic() + _BUSY_TIMEOUT_S
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode=WAL")
+        except sqlite3.OperationalError as error:
+            if "is locked" not in str(error) or time.monotonic() > end:
+                raise
+        else:
+            return
+        sleep(_FIRST_WAIT_S)
 
 
 def insert_into(engine: Engine, table: Table) -> Any:
@@ -182,7 +218,7 @@ def is_transient(error: SQLAlchemyError) -> bool:
     if error.connection_invalidated:
         return True
     text = str(error.orig).lower()
-    if "locked" in text or "busy" in text:
+    if "is locked" in text:  # not the name of a table
         return True
     # psycopg gives no state where there was no answer at all.
     return isinstance(error, OperationalError) and "psycopg" in type(error.orig).__module__
@@ -262,7 +298,17 @@ def _is_refusal(error: Exception) -> bool:
         return getattr(error.orig, "sqlstate", None) is None and (
             "adapt" in text or "binding" in text
         )
-    return isinstance(error, (DataError, IntegrityError)) and not is_transient(error)
+    if getattr(error.orig, "sqlstate", None) in _TOO_LARGE:
+        return True
+    return isinstance(error, (DataError, IntegrityError)) and not (
+        _is_double(error) or is_transient(error)
+    )
+
+
+def _is_double(error: DBAPIError) -> bool:
+    """Whether a key is there already: where it may be, rows are replaced, so a table is broken."""
+    state = getattr(error.orig, "sqlstate", None)
+    return state == _UNIQUE_VIOLATION or "UNIQUE constraint" in str(error.orig)
 
 
 def check_name(name: str, what: str) -> str:
@@ -302,10 +348,14 @@ def without_login(url: str) -> str:
         'postgresql://host/db?sslmode=require&password=***'
     """
     scheme, sign, rest = url.partition("://")
-    rest, mark, query = rest.partition("?")
-    if not rest.startswith("/"):  # a password may hold a slash, a file's path an @
-        rest = rest.rpartition("@")[2]
-    return f"{scheme}{sign}{rest}{mark}{_SECRET.sub(r'=***', query)}"
+    if not re.fullmatch(r"[\w+.-]*", scheme):
+        scheme, sign, rest = "", "", url
+    rest = _SECRET.sub(r"\1=***", rest)  # to the end: a password may hold an &
+    login, _, place = rest.rpartition("@")  # or an @, a slash, a question mark
+    is_path = rest.startswith("/") and scheme.partition("+")[0] in ("", "file", SQLITE)
+    if not is_path and (sign or ":" in login):  # a file's path may hold an @ too
+        rest = place
+    return f"{scheme}{sign}{rest}"
 
 
 def _first_line(error: Exception) -> str:

@@ -153,8 +153,10 @@ def committed(results: MetricResults) -> dict[str, int]:
             counts[gauge.key.metric.name] = gauge.committed.value
     for distribution in found[MetricResults.DISTRIBUTIONS]:
         data = distribution.committed
-        if data is not None and data.count:
-            names = distribution_names(distribution.key.metric.name)
-            values = (data.count, data.sum, data.min, data.max)
-            counts.update(zip(names, values, strict=True))
+        if data is not None and data.count:  # one a step
+            count, total, least, most = distribution_names(distribution.key.metric.name)
+            counts[count] = counts.get(count, 0) + data.count
+            counts[total] = counts.get(total, 0) + data.sum
+            counts[least] = min(counts.get(least, data.min), data.min)
+            counts[most] = max(counts.get(most, data.max), data.max)
     return counts

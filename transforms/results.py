@@ -49,6 +49,11 @@ class RefusedPane(NamedTuple):
     detail: str
 
 
+def refusal(pane: Pane, detail: str) -> str:
+    """Says that a store refuses a pane, where that ends the job."""
+    return f"the table refuses the pane of {pane.key!r}, {pane.window_start}: {detail}"
+
+
 class TooLateRecord(NamedTuple):
     """A record that arrived when its window's time was over: watermark >= end + allowed lateness.
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from beam_lateness.pipelines import streaming
+from beam_lateness.pipelines import running, streaming
 from tests.jobs import (
     FLIGHT_FLAGS,
     FLIGHTS,
@@ -167,13 +167,13 @@ def test_a_job_that_does_not_balance_ends_with_exit_code_1(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """And says so in its balance and its report."""
-    counts = streaming._counts
+    counts = running._counts
 
     def lossy(*args: object) -> dict[str, int]:
         found = counts(*args)  # type: ignore[arg-type]
         return {**found, "aggregated": found["aggregated"] - 1}
 
-    monkeypatch.setattr(streaming, "_counts", lossy)
+    monkeypatch.setattr(running, "_counts", lossy)
     flags = job_flags(tmp_path, [FLIGHTS], *FLIGHT_FLAGS, *SETTINGS[0].flags)
     assert streaming.main(flags) == 1
     assert "input 6,064 != 5,934 aggregated" in capsys.readouterr().out

@@ -150,7 +150,10 @@ MISTAKES: dict[str, tuple[Change, tuple[str, ...]]] = {
     "unknown value field": ({"value_field": "sum"}, ("'sum'", "amount", "--value_field")),
     "unknown id field": ({"id_field": "uid"}, ("'uid'", "account", "--id_field")),
     "unknown time field": ({"time_field": "ts"}, ("'ts'", "event_time", "--time_field")),
-    "other database": ({"output": "postgresql://h/d"}, ("--output", "postgresql", "sqlite:///")),
+    "other database": (
+        {"output": "mysql://h/d"},
+        ("--output", "mysql", "postgresql", "sqlite:///"),
+    ),
     "no URL": ({"output": "windows.db"}, ("--output", "'windows.db'", "sqlite:///FILE")),
     "no database file": ({"output": "sqlite://"}, ("--output", "'sqlite://'", "sqlite:///FILE")),
     "output nowhere": ({"output": "sqlite:///no/w.db"}, ("--output", "no/w.db", "folder")),

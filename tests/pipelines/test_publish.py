@@ -18,7 +18,7 @@ import pytest
 from beam_lateness.pipelines import cli, publish
 from beam_lateness.pipelines.feed import FUTURE, RECORD, Item
 from beam_lateness.pipelines.publisher import Publisher, message_of
-from beam_lateness.pipelines.streaming import FAILED, INTERRUPTED, MISUSED, OK
+from beam_lateness.pipelines.running import FAILED, INTERRUPTED, MISUSED, OK
 from beam_lateness.transforms.sinks.topic_messages import MESSAGES_AT_ONCE, Message, PublishError
 from beam_lateness.transforms.sinks.topic_urls import parse_topic
 from tests.topics import FakeWriter, MockKafka, read_topic

@@ -190,7 +190,7 @@ def test_properties_that_are_no_text_are_refused() -> None:
 def test_properties_may_be_of_a_topic_that_is_written(name: str) -> None:
     """Whatever is read."""
     change = {name: "kafka://h:1/t", "kafka_properties": "kafka.properties"}
-    assert config("in.jsonl", **change).kafka_options == {"security.protocol": "SASL_SSL"}
+    assert config("in.jsonl", **change).outputs.kafka_options == {"security.protocol": "SASL_SSL"}
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ from beam_lateness.pipelines.cli import run
 from beam_lateness.transforms.commits.checkpoints import Checkpoints
 from beam_lateness.transforms.commits.store import CommitAfterStore
 from beam_lateness.transforms.sinks import dead_letters
-from beam_lateness.transforms.sinks.upsert import RemoveStale, WindowTable
+from beam_lateness.transforms.sinks.stale import RemoveStale
+from beam_lateness.transforms.sinks.window_table import WindowTable
 from beam_lateness.transforms.sources import kafka_reader, pubsub_reader
 
 CODE: Final = 86

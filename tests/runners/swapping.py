@@ -11,29 +11,30 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from beam_lateness.pipelines.cli import run
-from beam_lateness.transforms.results import Pane
-from beam_lateness.transforms.sinks import upsert
+from beam_lateness.transforms.results import Pane, RefusedPane
+from beam_lateness.transforms.sinks.upsert import WritePanes
+from beam_lateness.transforms.sinks.window_table import WindowTable
 
-_write, _flush = upsert.WindowTable.write, upsert._Upsert._flush
+_write, _flush = WindowTable.write, WritePanes._flush
 
 
-def write(self: upsert.WindowTable, panes: Iterable[Pane], run: str) -> None:
+def write(self: WindowTable, panes: Iterable[Pane], run: str) -> list[RefusedPane]:
     """Tells, and writes."""
     found = list(panes)
     if found:
         Path(os.environ["TRYING"]).touch()
-    _write(self, found, run)
+    return _write(self, found, run)
 
 
-def flush(self: upsert._Upsert) -> None:
+def flush(self: WritePanes) -> list[RefusedPane]:
     """Confirms, and writes: the wrong way round."""
     if self._panes and self._written is not None:
         self._written(self._panes)
-    _flush(self)
+    return _flush(self)
 
 
 if __name__ == "__main__":
-    upsert.WindowTable.write = write  # type: ignore[method-assign]
+    WindowTable.write = write  # type: ignore[method-assign]
     if os.environ.get("SWAPPED"):
-        upsert._Upsert._flush = flush  # type: ignore[method-assign]
+        WritePanes._flush = flush  # type: ignore[method-assign]
     run()

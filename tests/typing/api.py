@@ -16,7 +16,11 @@ from typing_extensions import assert_type
 
 from beam_lateness import (
     AggregateWindows,
+    AppendPanes,
+    AppendPanesToFiles,
+    AuditResult,
     CommitAfterStore,
+    Corrected,
     Csv,
     EventBatch,
     FieldTime,
@@ -24,17 +28,25 @@ from beam_lateness import (
     InvalidRecord,
     JsonLines,
     Kafka,
+    LateAlert,
+    LateRateAlert,
+    Left,
     MessageTime,
     Pane,
     PublishDeadLetters,
     PublishPanes,
     PubSub,
+    ReadDeadLetters,
     ReadEvents,
     ReadEventsResult,
     ReadSettings,
+    Reconcile,
+    ReconcileResult,
+    RefusedPane,
     RemoveStale,
     RouteTooLate,
     RouteTooLateResult,
+    SendAlerts,
     TooLateRecord,
     UpsertPanes,
     WatermarkGenerator,
@@ -43,6 +55,7 @@ from beam_lateness import (
     Windows,
     WindowWithLateness,
     WriteDeadLetters,
+    verify_audit,
 )
 
 
@@ -198,3 +211,23 @@ def live(pipeline: beam.Pipeline) -> None:
     routed.too_late | PublishDeadLetters(
         "pubsub://projects/p/topics/t", run, written=commits.letters_written
     )
+
+
+def in_production(pipeline: beam.Pipeline, events: PCollection[EventBatch]) -> None:
+    """An audited table, appended panes, alerts; and the nightly job."""
+    windows, store = Windows("1m", allowed_lateness="2m"), "postgresql://app@localhost/bank"
+    panes: PCollection[Pane] = events | AggregateWindows(windows, "sum", trace=True)
+    refused: PCollection[RefusedPane] = panes | UpsertPanes(
+        store, "run-1", table="audited", audit=True, emit_refused=True
+    )
+    _ = refused | "Refused" >> WriteDeadLetters("dead", "run-1")
+    _ = panes | AppendPanes(store, "run-1", values="json")
+    _ = panes | AppendPanesToFiles("panes", "run-1", file_format="parquet")
+    alerts: PCollection[LateAlert] = events | LateRateAlert(windows, 0.01, per="5m", bound="30s")
+    _ = alerts | SendAlerts("https://alerts.example/hook", timeout="3s")
+    letters = pipeline | ReadDeadLetters(["dead/a.jsonl"], start_ms=0)
+    done: ReconcileResult = letters.letters | Reconcile(store, "night-1", ("sum",), "audited")
+    assert_type(done.corrected, PCollection[Corrected])
+    assert_type(done.left, PCollection[Left])
+    found: AuditResult = verify_audit(store, "audited")
+    assert_type(found.problems, tuple[str, ...])

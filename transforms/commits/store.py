@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from beam_lateness.transforms.commits.checkpoints import Checkpoints
 from beam_lateness.transforms.commits.in_flight import InFlight
@@ -31,10 +31,11 @@ class CommitAfterStore:
     Args:
         run: Names this run, as for the sinks; a later run's name must sort after it.
         windows: The windows of the job.
-        checkpoint: `sqlite:///FILE` for the source's checkpoint; it may be that of the results.
+        checkpoint: The database of the source's checkpoint (`sqlite:///FILE`,
+            `postgresql://USER@HOST/DATABASE`); it may be that of the results.
         keep_too_late: Whether too late records become dead letters (else they are counted only).
         keep_invalid: The same of what is no record.
-        retract: Removes the rows that only an earlier run wrote (`upsert.RemoveStale`).
+        retract: Removes the rows that only an earlier run wrote (`RemoveStale`).
 
     Example:
         >>> commits = CommitAfterStore("2026-01-01T00:00", Windows("1m"), "sqlite:///windows.db")
@@ -44,7 +45,7 @@ class CommitAfterStore:
 
     run: str
     windows: Windows
-    checkpoint: str
+    checkpoint: str = field(repr=False)  # may hold a password
     keep_too_late: bool = True
     keep_invalid: bool = True
     retract: Callable[[Sequence[str], int, int], bool | None] | None = None

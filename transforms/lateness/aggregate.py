@@ -264,7 +264,7 @@ class _MergePartials(beam.DoFn):
             counts, panes = piece.column(COUNT).to_pylist(), piece.column(PANES).to_pylist()
             for key, value, count, pane in zip(keys, values, counts, panes, strict=True):
                 pane_of_key = Pane(key, start, end, value, count, pane - 1, timing)
-                if key in traces:
+                if traces and key in traces:  # a key without traces may have no hash
                     yield pane_of_key._replace(**traces[key]._asdict())
                 elif self._trace and timing == ON_TIME:
                     yield pane_of_key._replace(watermark=end)

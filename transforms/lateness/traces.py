@@ -5,6 +5,7 @@ Only late records have them, so that the others cost nothing.
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -24,15 +25,17 @@ class Trace(NamedTuple):
 
     Args:
         watermark: The stamp of the last one: the exclusive watermark when it came, ms.
-        record_ids: Their ids.
+        record_ids: Their ids; what UTF-8 cannot hold in them (a file's name) is escaped.
     """
 
     watermark: int
     record_ids: tuple[str, ...]
 
-    def with_later(self, later: Trace) -> Trace:
-        """Joins what came later."""
-        return Trace(max(self.watermark, later.watermark), (*self.record_ids, *later.record_ids))
+    @staticmethod
+    def joined(parts: Sequence[Trace]) -> Trace:
+        """Joins traces, in the order in which they came."""
+        ids = itertools.chain.from_iterable(part.record_ids for part in parts)
+        return Trace(max(part.watermark for part in parts), tuple(ids))
 
 
 Traces: TypeAlias = Mapping[int, Mapping[Any, Trace]]
@@ -46,13 +49,12 @@ def traces_of(late: EventBatch, starts: Millis) -> Traces:
         late: They alone.
         starts: The start of each one's window, ms.
     """
-    found: defaultdict[int, dict[Any, Trace]] = defaultdict(dict)
+    found: defaultdict[int, defaultdict[Any, list[Trace]]] = defaultdict(_lists)
     rows = late.columns.select([KEY, ID, POSITION]).to_pylist()
     for row, start, stamp in zip(rows, starts.tolist(), late.watermarks.tolist(), strict=True):
-        trace, key = Trace(stamp, (record_id(late.split, row),)), row[KEY]
-        known = found[start].get(key)
-        found[start][key] = trace if known is None else known.with_later(trace)
-    return found
+        name = record_id(late.split, row).encode(errors="backslashreplace").decode()
+        found[start][row[KEY]].append(Trace(stamp, (name,)))
+    return {start: _joined(of_keys) for start, of_keys in found.items()}
 
 
 def attach(part: pa.RecordBatch, traces: Mapping[Any, Trace]) -> pa.RecordBatch:
@@ -66,14 +68,22 @@ def attach(part: pa.RecordBatch, traces: Mapping[Any, Trace]) -> pa.RecordBatch:
 
 def detach(parts: Sequence[Rows]) -> tuple[list[Rows], dict[Any, Trace]]:
     """Parts traces, by key, from partial aggregates of one window; some may have none."""
-    found: dict[Any, Trace] = {}
+    found = _lists()
     for part in parts:
         if _IDS not in part.column_names:
             continue
         for key, trace in _read(part):
-            found[key] = found[key].with_later(trace) if key in found else trace
+            found[key].append(trace)
     own = [[name for name in part.column_names if name not in (_STAMP, _IDS)] for part in parts]
-    return [part.select(names) for part, names in zip(parts, own, strict=True)], found
+    return [part.select(names) for part, names in zip(parts, own, strict=True)], _joined(found)
+
+
+def _lists() -> defaultdict[Any, list[Trace]]:
+    return defaultdict(list)
+
+
+def _joined(found: Mapping[Any, Sequence[Trace]]) -> dict[Any, Trace]:
+    return {key: Trace.joined(parts) for key, parts in found.items()}
 
 
 def _read(part: Rows) -> Iterable[tuple[Any, Trace]]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import (
@@ -29,21 +30,19 @@ from sqlalchemy import (
     select,
     update,
 )
-from sqlalchemy.exc import DatabaseError
 
 from beam_lateness.transforms.database import (
     POSTGRESQL,
     insert_into,
-    open_database,
     open_table,
-    retrying,
-    without_login,
+    write_or_refuse,
     writing,
 )
 from beam_lateness.transforms.reconcile.correction import Correction
 from beam_lateness.transforms.reconcile.letters import Left, Letter
-from beam_lateness.transforms.sinks.audit_trail import AuditTrail, Change
-from beam_lateness.transforms.sinks.window_table import TABLE_NAME, Cell, WindowTable
+from beam_lateness.transforms.reconcile.table import open_windows
+from beam_lateness.transforms.sinks.audit_trail import Change
+from beam_lateness.transforms.sinks.window_table import TABLE_NAME, Cell
 
 RECONCILED: Final = "RECONCILED"
 RECONCILIATION: Final = "reconciliation"
@@ -94,9 +93,10 @@ class Ledger:
         correction: How the job aggregates.
         table: The table of windows; if it has an audit trail, that is written too.
         clock: Tells seconds since the epoch.
+        dry_run: Whether to find out only, and change nothing.
 
     Raises:
-        ValueError: If the database cannot be used, or has no such table.
+        ValueError: If the database cannot be used, has no such table, or one of other aggregates.
     """
 
     def __init__(
@@ -106,12 +106,14 @@ class Ledger:
         correction: Correction,
         table: str = TABLE_NAME,
         clock: Callable[[], float] = time.time,
+        *,
+        dry_run: bool = False,
     ) -> None:
+        self._dry_run = dry_run
         self._run = run
         self._correction = correction
         self._clock = clock
-        audited = _look(url, table)
-        self._windows = WindowTable(url, table, None, audit=audited)
+        self._windows = open_windows(url, table, correction)
         self._table = Table(
             f"{table}_ledger",
             MetaData(),
@@ -124,61 +126,93 @@ class Ledger:
             Index(f"{table}_ledger_cells", "key", "window_start_ms"),
         )
         try:
-            open_table(url, "output (--output)", self._table).dispose()
+            if not dry_run or inspect(self._windows.engine).has_table(self._table.name):
+                open_table(url, "output (--output)", self._table).dispose()
         except ValueError:
             self._windows.close()
             raise
 
-    def apply(
-        self, letters: Mapping[Cell, Sequence[Letter]], *, dry_run: bool = False
-    ) -> tuple[list[Corrected], list[Left]]:
-        """Applies records, in one transaction.
+    def apply(self, letters: Mapping[Cell, Sequence[Letter]]) -> tuple[list[Corrected], list[Left]]:
+        """Applies records, in one transaction; what the database refuses is left.
 
         Args:
             letters: By key and start of the window.
-            dry_run: Whether to find out only, and change nothing.
 
         Returns:
-            What was corrected, and what was left with its reason.
+            What was corrected, and what was left with its reason: together each of the letters.
 
         Raises:
             SQLAlchemyError: If the database cannot be written.
         """
+        corrected: list[Corrected] = []
+        left: list[Left] = []
+
+        def write(some: Sequence[tuple[Cell, Letter]]) -> None:
+            of_cells: dict[Cell, list[Letter]] = {}
+            for cell, letter in some:
+                of_cells.setdefault(cell, []).append(letter)
+            more_corrected, more_left = self._outrun(of_cells)
+            corrected.extend(more_corrected)
+            left.extend(more_left)
+
+        items = [(cell, letter) for cell in sorted(letters) for letter in letters[cell]]
+        for (_, letter), detail in write_or_refuse(items, write, "reconciliation"):
+            left.append(_left(UNFIT, f"the database refuses it: {detail}", letter))
+        return corrected, left
+
+    def _outrun(
+        self, letters: Mapping[Cell, Sequence[Letter]]
+    ) -> tuple[list[Corrected], list[Left]]:
         for _ in range(_ROUNDS):
-            try:
-                return retrying(lambda: self._apply(letters, dry_run), "reconciliation")
-            except _Overtaken:
-                continue
+            with suppress(_Overtaken):
+                return self._apply(letters)
         msg = f"the job writes to {self._windows.table.name} faster than it can be reconciled"
         raise RuntimeError(msg)
 
     def _apply(
-        self, letters: Mapping[Cell, Sequence[Letter]], dry_run: bool
+        self, letters: Mapping[Cell, Sequence[Letter]]
     ) -> tuple[list[Corrected], list[Left]]:
-        corrected: list[Corrected] = []
         left: list[Left] = []
+        changes: list[tuple[Mapping[str, Any] | None, dict[str, Any], list[Letter]]] = []
         with writing(self._windows.engine) as connection:
+            if self._dry_run:
+                self._table.create(connection, checkfirst=True)
             self._lock(connection)
-            cells = sorted(letters)
-            rows = self._windows.read(connection, cells, lock=True)
-            self._forget(connection, [c for c in cells if not rows.get(c, {}).get("reconciled")])
-            changes: list[tuple[Mapping[str, Any] | None, dict[str, Any], list[Letter]]] = []
-            for cell in cells:
-                fresh = self._enter(connection, cell, letters[cell], left)
+            ids = [letter.record_id for of_cell in letters.values() for letter in of_cell]
+            known = sorted({*letters, *self._where(connection, ids).values()})
+            rows = self._windows.read(connection, known, lock=True)
+            self._forget(connection, [c for c in known if not rows.get(c, {}).get("reconciled")])
+            for cell in sorted(letters):
                 row = rows.get(cell)
+                fresh = self._enter(connection, cell, self._fit(row, letters[cell], left), left)
                 try:
                     new = self._corrected(row, fresh)
-                except ValueError as error:
-                    left += [Left(UNFIT, str(error), e.record_id, e.file, None) for e in fresh]
+                except (ValueError, OverflowError) as error:
+                    left += [_left(UNFIT, str(error), each) for each in fresh]
                     self._withdraw(connection, fresh)
                     continue
                 if new is not None:
                     changes.append((row, new, fresh))
             self._change(connection, changes)
-            corrected += [_report(row, new, fresh) for row, new, fresh in changes]
-            if dry_run:
+            if self._dry_run:
                 connection.rollback()
-        return corrected, left
+        return [_report(row, new, fresh) for row, new, fresh in changes], left
+
+    def _fit(
+        self, row: Mapping[str, Any] | None, letters: Sequence[Letter], left: list[Left]
+    ) -> list[Letter]:
+        """Gives the letters that can be added to a row; the others hold none of them back."""
+        fit = []
+        for letter in letters:
+            why = self._correction.refusal(letter.value)
+            if row is not None and letter.window_end_ms != row["window_end_ms"]:
+                why = f"its window ends at {letter.window_end_ms}, that of the table at "
+                why += str(row["window_end_ms"])
+            if why is None:
+                fit.append(letter)
+            else:
+                left.append(_left(UNFIT, why, letter))
+        return fit
 
     def _lock(self, connection: Connection) -> None:
         """Keeps other reconciliations out, and if there is a trail its other writers."""
@@ -201,6 +235,8 @@ class Ledger:
         self, connection: Connection, cell: Cell, letters: Sequence[Letter], left: list[Left]
     ) -> list[Letter]:
         """Enters the records of a window in the ledger; gives those that were not there."""
+        if not letters:
+            return []
         distinct = {letter.record_id: letter for letter in letters}
         at_ms = int(self._clock() * 1000)
         statement = insert_into(self._windows.engine, self._table).on_conflict_do_nothing()
@@ -217,8 +253,10 @@ class Ledger:
         ]
         entered = connection.execute(statement.returning(self._table.c.record_id), rows)
         new = {row.record_id for row in entered}
-        old = [distinct[name] for name in distinct if name not in new]
-        where = self._where(connection, [each.record_id for each in old])
+        once = {id(distinct[name]) for name in new}
+        old = [each for each in letters if id(each) not in once]
+        where = dict.fromkeys(new, cell)
+        where |= self._where(connection, [name for name in distinct if name not in new])
         left += [_known(where[each.record_id], cell, each) for each in old]
         return [distinct[name] for name in distinct if name in new]
 
@@ -254,7 +292,7 @@ class Ledger:
             "pane_index": _NO_PANE,
             "run": first.run,
         }
-        ends = {each.window_end_ms for each in letters} | {known["window_end_ms"]}
+        ends = {each.window_end_ms for each in letters}
         if len(ends) > 1:
             msg = f"windows of several sizes start there: they end at {sorted(ends)}"
             raise ValueError(msg)
@@ -309,31 +347,15 @@ class Ledger:
         self._windows.close()
 
 
-def _look(url: str, table: str) -> bool:
-    """Says whether a table has an audit trail."""
-    engine = open_database(url, "output (--output)")
-    try:
-        found = inspect(engine)
-        if not found.has_table(table):
-            msg = (
-                f"output (--output) {without_login(url)!r} has no table {table!r} (--table): give "
-                "the database and the table of the job whose dead letters these are"
-            )
-            raise ValueError(msg)
-        return bool(found.has_table(AuditTrail.of(table).entries.name))
-    except DatabaseError as error:
-        msg = f"output (--output) {without_login(url)!r} cannot be used: {error.orig}"
-        raise ValueError(msg) from error
-    finally:
-        engine.dispose()
-
-
 def _known(where: Cell, cell: Cell, letter: Letter) -> Left:
     if where == cell:
-        detail = "it stands in its window already"
-        return Left(APPLIED, detail, letter.record_id, letter.file, None)
+        return _left(APPLIED, "it stands in its window already", letter)
     detail = f"a record of this id stands in the window {where[1]} of {where[0]!r} already"
-    return Left(ELSEWHERE, detail, letter.record_id, letter.file, None)
+    return _left(ELSEWHERE, detail, letter)
+
+
+def _left(reason: str, detail: str, letter: Letter) -> Left:
+    return Left(reason, detail, letter.record_id, letter.file, None)
 
 
 def _report(

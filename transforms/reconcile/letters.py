@@ -15,6 +15,8 @@ UNREADABLE: Final = "unreadable"
 UNFINISHED: Final = "unfinished_line"
 NOT_TOO_LATE: Final = "not_too_late"
 INCOMPLETE: Final = "incomplete"
+_LARGEST: Final = 2**63 - 1  # of what a database and the engine take
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _RUN: Final = re.compile(r"dead-letters-(.+)-[0-9a-f]{8}\.jsonl")
 
 
@@ -61,18 +63,25 @@ class Left(NamedTuple):
 
 
 def read_letters(lines: Iterable[bytes], file: str) -> Iterator[Letter | Left]:
-    """Reads the dead letters of a file.
+    r"""Reads the dead letters of a file.
 
     Args:
         lines: Its lines, with their line breaks.
         file: Its name.
+
+    Example:
+        >>> [left.reason for left in read_letters([b"{}\n", b"{"], "dead-letters.jsonl")]
+        ['not_too_late', 'unfinished_line']
     """
     known = _RUN.fullmatch(os.path.basename(file))
     run = known[1] if known else ""
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
-        yield _read(line, number, file, run)
+        try:
+            yield _read(line, number, file, run)
+        except RecursionError:
+            yield Left(UNREADABLE, "nested too deeply", None, file, number)
 
 
 def _read(line: bytes, number: int, file: str, run: str) -> Letter | Left:
@@ -86,23 +95,36 @@ def _read(line: bytes, number: int, file: str, run: str) -> Letter | Left:
     if not isinstance(letter, dict):
         return Left(UNREADABLE, "no JSON object", None, file, number)
     record_id = letter.get("record_id")
+    known = record_id if isinstance(record_id, str) else None
     if letter.get("reason") != TOO_LATE:
         detail = f"it was not too late: {letter.get('reason')}"
-        return Left(NOT_TOO_LATE, detail, record_id, file, number)
-    wanted = {"record_id": str, "window_start_ms": int, "window_end_ms": int}
-    for name, kind in wanted.items():
-        found = letter.get(name)
-        if not isinstance(found, kind) or isinstance(found, bool):
-            detail = f"{name} must be {kind.__name__}, got {found!r}"
-            known = record_id if isinstance(record_id, str) else None
+        return Left(NOT_TOO_LATE, detail, known, file, number)
+    key = key_text(letter.get("key"))
+    for name, text in (("record_id", record_id), ("key", key)):
+        if not _is_text(text):
+            detail = f"{name} must be text, got {text!r}"
             return Left(INCOMPLETE, detail, known, file, number)
+    for name in ("window_start_ms", "window_end_ms"):
+        if not _is_time(letter.get(name)):
+            detail = f"{name} must be an integer of 64 bits, got {letter.get(name)!r}"
+            return Left(INCOMPLETE, detail, known, file, number)
+    watermark_ms = letter.get("watermark_ms")
     return Letter(
-        key_text(letter.get("key")),
+        key,
         letter["window_start_ms"],
         letter["window_end_ms"],
         letter["record_id"],
         letter.get("value"),
-        letter.get("watermark_ms"),
+        watermark_ms if _is_time(watermark_ms) else None,
         run,
         file,
     )
+
+
+def _is_text(value: Any) -> bool:
+    """Whether it is text that can be written: half of a surrogate pair cannot."""
+    return isinstance(value, str) and _SURROGATE.search(value) is None
+
+
+def _is_time(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= _LARGEST

@@ -20,7 +20,7 @@ from beam_lateness.transforms import metrics
 from beam_lateness.transforms.database import without_login
 from beam_lateness.transforms.reconcile.correction import Correction
 from beam_lateness.transforms.reconcile.ledger import APPLIED, Corrected, Ledger
-from beam_lateness.transforms.reconcile.letters import Left, Letter, read_letters
+from beam_lateness.transforms.reconcile.letters import NOT_TOO_LATE, Left, Letter, read_letters
 from beam_lateness.transforms.sinks.window_table import TABLE_NAME, Cell
 
 LEFT_TAG: Final = "left"
@@ -152,6 +152,9 @@ class _ReadLetters(beam.DoFn):
         with FileSystems.open(element) as file:
             for each in read_letters(file, element):
                 if isinstance(each, Left):
+                    if each.reason != NOT_TOO_LATE:  # it may have been a too late record
+                        _LETTERS.inc()
+                        _LEFT.inc()
                     yield TaggedOutput(LEFT_TAG, each)
                 elif self._is_wanted(each):
                     _LETTERS.inc()
@@ -205,14 +208,13 @@ class Reconcile(beam.PTransform[PCollection[Any], ReconcileResult]):
 
     def expand(self, letters: PCollection[Any]) -> ReconcileResult:
         """Brings the records of a window together, and applies many windows at once."""
-        open_ledger = partial(Ledger, self.url, self.run, self._correction, self.table)
+        open_ledger = partial(
+            Ledger, self.url, self.run, self._correction, self.table, dry_run=self.dry_run
+        )
         done = (
             letters
             | "ByWindow" >> beam.GroupByKey()
-            | "Apply"
-            >> beam.ParDo(_Apply(open_ledger, self.dry_run)).with_outputs(
-                LEFT_TAG, main="corrected"
-            )
+            | "Apply" >> beam.ParDo(_Apply(open_ledger)).with_outputs(LEFT_TAG, main="corrected")
         )
         return ReconcileResult(done.corrected, done[LEFT_TAG])
 
@@ -220,9 +222,8 @@ class Reconcile(beam.PTransform[PCollection[Any], ReconcileResult]):
 class _Apply(beam.DoFn):
     """Applies the records of some windows in one transaction."""
 
-    def __init__(self, open_ledger: Any, dry_run: bool) -> None:
+    def __init__(self, open_ledger: Any) -> None:
         self._open = open_ledger
-        self._dry_run = dry_run
 
     def setup(self) -> None:
         self._ledger = self._open()
@@ -246,7 +247,7 @@ class _Apply(beam.DoFn):
         letters, self._letters = self._letters, {}
         if not letters:
             return
-        corrected, left = self._ledger.apply(letters, dry_run=self._dry_run)
+        corrected, left = self._ledger.apply(letters)
         for each in corrected:
             _CORRECTED.inc()
             _RECONCILED.inc(len(each.record_ids))

@@ -85,11 +85,16 @@ class PaneTable:
         Raises:
             SQLAlchemyError: If the database cannot be written.
         """
-        distinct = {(key_text(p.key), p.window_start, p.index): p for p in panes}
-        rows = [(place, distinct[place]) for place in sorted(distinct)]
+        of_places: dict[tuple[str, int, int], list[Pane]] = {}
+        for pane in panes:
+            place = (key_text(pane.key), pane.window_start, pane.index)
+            of_places.setdefault(place, []).append(pane)
+        rows = [(place, of_places[place][-1]) for place in sorted(of_places)]
         write = partial(self._write, run)
         refused = write_or_refuse(rows, write, f"writing to {self.table.name}")
-        return [RefusedPane(pane, detail) for (_, pane), detail in refused]
+        return [
+            RefusedPane(pane, detail) for (place, _), detail in refused for pane in of_places[place]
+        ]
 
     def _write(self, run: str, panes: Sequence[tuple[tuple[str, int, int], Pane]]) -> None:
         rows = [
@@ -152,8 +157,8 @@ class AppendPanes(beam.PTransform[PCollection[Pane], PCollection[RefusedPane]]):
 
     Example:
         >>> import tempfile
-        >>> folder = tempfile.TemporaryDirectory()
-        >>> AppendPanes(f"sqlite:///{folder.name}/panes.db", run="2026-01-01T00:00").table
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     AppendPanes(f"sqlite:///{folder}/panes.db", run="2026-01-01T00:00").table
         'panes'
     """
 

@@ -75,7 +75,7 @@ class Change(NamedTuple):
     ) -> Change:
         """Makes it of a row of the table before and afterwards; one of them may be missing."""
         row = after or before
-        assert row is not None  # noqa: S101  (a change has a row on one side)
+        assert row is not None  # noqa: S101 (a change has a row on one side)
         old = None if before is None else before["value"]
         new = None if after is None else after["value"]
         return Change(
@@ -115,8 +115,9 @@ class Entry(NamedTuple):
     @staticmethod
     def of(seq: int, at_ms: int, change: Change, previous: str) -> Entry:
         """Makes an entry that follows the one with the hash `previous`."""
-        text = _json([seq, at_ms, *change, previous])
-        return Entry(seq, at_ms, change, previous, hashlib.sha256(text.encode()).hexdigest())
+        text = _json([seq, at_ms, *change, previous], default=_foreign)
+        digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+        return Entry(seq, at_ms, change, previous, digest)
 
 
 class AuditTrail:
@@ -176,10 +177,23 @@ class AuditTrail:
         return self.entries, self.head
 
     def begin(self, engine: Engine) -> None:
-        """Makes the head of an empty trail, if there is none."""
+        """Makes the head of an empty trail, if there is none.
+
+        Raises:
+            ValueError: If entries go beyond the head, so that none can follow it.
+        """
         first = insert_into(engine, self.head).values(id=_HEAD, seq=0, hash=FIRST_HASH)
         with engine.begin() as connection:
             connection.execute(first.on_conflict_do_nothing())
+            seq, _ = self.read_head(connection, lock=True)
+            beyond = select(self.entries.c.seq).where(self.entries.c.seq > seq).limit(1)
+            if connection.execute(beyond).first() is not None:
+                msg = (
+                    f"the audit trail {self.entries.name!r} goes beyond its head, entry {seq}: it "
+                    "was changed by hand; see `beam-lateness audit verify`, and name another table "
+                    "(--table)"
+                )
+                raise ValueError(msg)
 
     def lock(self, connection: Connection) -> None:
         """Keeps all other writers of the trail out until the transaction ends."""
@@ -262,5 +276,10 @@ def _difference(old: Any, new: Any) -> Any:
         return None
 
 
-def _json(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"), default=str, ensure_ascii=False)
+def _json(value: Any, default: Callable[[Any], Any] = str) -> str:
+    return json.dumps(value, separators=(",", ":"), default=default, ensure_ascii=False)
+
+
+def _foreign(value: Any) -> list[str]:
+    """Writes what no entry holds, such as bytes, so that it cannot be taken for text."""
+    return [type(value).__name__, repr(value)]

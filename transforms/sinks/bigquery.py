@@ -12,8 +12,8 @@ import apache_beam as beam
 from apache_beam.pvalue import PCollection
 from apache_beam.utils.windowed_value import WindowedValue
 
-from beam_lateness.transforms.metrics import Count
-from beam_lateness.transforms.results import Pane
+from beam_lateness.transforms.metrics import REFUSED_PANES, Count
+from beam_lateness.transforms.results import Pane, RefusedPane, refusal
 from beam_lateness.transforms.sinks.bigquery_writer import (
     EXTRA,
     LIBRARY,
@@ -27,7 +27,6 @@ from beam_lateness.transforms.times import Duration, duration_ms
 
 BIGQUERY: Final = "bigquery://"
 BIGQUERY_FORM: Final = "bigquery://PROJECT/DATASET/TABLE"
-REFUSED: Final = "refused_panes"
 _ROWS_AT_ONCE: Final = 5000
 
 # https://cloud.google.com/resource-manager/docs/creating-managing-projects (an old project may have
@@ -179,18 +178,6 @@ def run_sections(run: str) -> str:
     return f"{(began - _EPOCH) // timedelta(microseconds=1):016X}/{int(found[2], 16):016X}"
 
 
-class RefusedPane(NamedTuple):
-    """A pane that a table cannot hold.
-
-    Args:
-        pane: The pane.
-        detail: Why, for a person.
-    """
-
-    pane: Pane
-    detail: str
-
-
 def open_client() -> Any:
     """Opens a `BigQueryWriteClient` with the application default credentials.
 
@@ -212,8 +199,8 @@ class UpsertPanesToBigQuery(beam.PTransform[PCollection[Pane], PCollection[Refus
 
     Tested against a fake of the API, also over gRPC, and never against the service itself.
 
-    A pane that the table cannot hold is given out, in the pane's window, and counted as
-    `refused_panes`; it is in no table unless you write it to one. What BigQuery cannot take for the
+    A pane that the table cannot hold is counted as `refused_panes`, and given out in its window, or
+    ends the job. What BigQuery cannot take for the
     moment (UNAVAILABLE, ABORTED, INTERNAL, DEADLINE_EXCEEDED) is sent again for about two minutes;
     then, and after any other error, the bundle fails with `AppendError`.
 
@@ -228,6 +215,8 @@ class UpsertPanesToBigQuery(beam.PTransform[PCollection[Pane], PCollection[Refus
         written: Called with the panes of each batch that BigQuery has taken, or that newer ones of
             the batch replace; it must be picklable; what it raises fails the bundle.
         open_client: Opens the client, once a worker thread; it must be picklable.
+        emit_refused: Whether refused panes are given out, to be kept elsewhere; else one ends the
+            job.
 
     Raises:
         ValueError: At construction, if an argument is wrong or Google's library is not installed.
@@ -242,6 +231,7 @@ class UpsertPanesToBigQuery(beam.PTransform[PCollection[Pane], PCollection[Refus
     value_type: ValueType = "JSON"
     written: Callable[[Sequence[Pane]], None] | None = None
     open_client: Callable[[], Any] = open_client
+    emit_refused: bool = False
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -253,7 +243,14 @@ class UpsertPanesToBigQuery(beam.PTransform[PCollection[Pane], PCollection[Refus
     def expand(self, panes: PCollection[Pane]) -> PCollection[RefusedPane]:
         """Writes bundle by bundle."""
         refused = panes | "Upsert" >> beam.ParDo(
-            _Upsert(self.url, self.run, self.value_type, self.written, self.open_client)
+            _Upsert(
+                self.url,
+                self.run,
+                self.value_type,
+                self.written,
+                self.open_client,
+                self.emit_refused,
+            )
         )
         refused.element_type = RefusedPane
         return refused
@@ -269,13 +266,15 @@ class _Upsert(beam.DoFn):
         value_type: ValueType,
         written: Callable[[Sequence[Pane]], None] | None,
         open_client: Callable[[], Any],
+        emit_refused: bool = False,
     ) -> None:
         self._url = url
         self._run = run
         self._value_type = value_type
         self._written = written
         self._open_client = open_client
-        self._refused = Count(REFUSED)
+        self._emit_refused = emit_refused
+        self._refused = Count(REFUSED_PANES)
 
     def setup(self) -> None:
         encoder = RowEncoder(self._run, run_sections(self._run), self._value_type)
@@ -301,6 +300,9 @@ class _Upsert(beam.DoFn):
         taken, self._taken = self._taken, []
         details = self._writer.write([pane for pane, _, _ in taken])
         self._refused.inc(len(details))
+        if details and not self._emit_refused:
+            place, detail = min(details.items())
+            raise RuntimeError(refusal(taken[place][0], detail))
         written = [pane for place, (pane, _, _) in enumerate(taken) if place not in details]
         if written and self._written is not None:
             self._written(written)

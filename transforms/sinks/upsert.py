@@ -14,7 +14,7 @@ from apache_beam.utils.timestamp import MIN_TIMESTAMP
 from apache_beam.utils.windowed_value import WindowedValue
 
 from beam_lateness.transforms import metrics
-from beam_lateness.transforms.results import Pane, RefusedPane
+from beam_lateness.transforms.results import Pane, RefusedPane, refusal
 from beam_lateness.transforms.sinks.window_table import TABLE_NAME, WindowTable
 from beam_lateness.transforms.sinks.window_values import NUMBER
 
@@ -52,8 +52,8 @@ class UpsertPanes(beam.PTransform[PCollection[Pane], PCollection[RefusedPane]]):
 
     Example:
         >>> import tempfile
-        >>> folder = tempfile.TemporaryDirectory()
-        >>> UpsertPanes(f"sqlite:///{folder.name}/windows.db", run="2026-01-01T00:00").table
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     UpsertPanes(f"sqlite:///{folder}/windows.db", run="2026-01-01T00:00").table
         'windows'
     """
 
@@ -127,12 +127,17 @@ class WritePanes(beam.DoFn):
 
     def _flush(self) -> list[RefusedPane]:
         panes, self._panes = self._panes, []
+        try:
+            return self._write(panes)
+        except Exception:
+            self._table.close()  # not every engine tears down what has failed
+            raise
+
+    def _write(self, panes: Sequence[Pane]) -> list[RefusedPane]:
         refused = self._table.write(panes, self._run)
         _REFUSED.inc(len(refused))
         if refused and not self._emit_refused:
-            pane, detail = refused[0]
-            msg = f"the table refuses the pane of {pane.key!r}, {pane.window_start}: {detail}"
-            raise RuntimeError(msg)
+            raise RuntimeError(refusal(*refused[0]))
         if refused:  # whoever keeps them tells that they are written
             known = {id(each.pane) for each in refused}
             panes = [pane for pane in panes if id(pane) not in known]

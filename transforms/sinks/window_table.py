@@ -28,6 +28,7 @@ from beam_lateness.transforms.database import (
     POSTGRESQL,
     check_name,
     insert_into,
+    make_tables,
     open_table,
     retrying,
     write_or_refuse,
@@ -148,20 +149,37 @@ class WindowTable:
             msg = f"values must be one of {', '.join(VALUES)}, got {values!r}"
             raise ValueError(msg)
         trail = AuditTrail.of(check_name(name, "table (--table)"))
-        tables = [windows_table(name, values or NUMBER), *(trail.tables if audit else ())]
-        self.engine = open_table(url, "output (--output)", *tables)
+        self.engine = open_table(url, "output (--output)", windows_table(name, values or NUMBER))
         self.table = windows_table(name, require_values(self.engine, name, values))
         self.trail = trail if audit else None
-        if audit:
-            trail.begin(self.engine)
-        elif inspect(self.engine).has_table(trail.entries.name):
+        try:
+            self._begin(trail, audit)
+        except ValueError:
             self.engine.dispose()
+            raise
+        self._upsert = self._statement()
+
+    def _begin(self, trail: AuditTrail, audit: bool) -> None:
+        """Makes the trail of an empty table; refuses rows without entries."""
+        there, name = inspect(self.engine).has_table(trail.entries.name), self.table.name
+        if there and not audit:
             msg = (
                 f"table {name!r} (--table) has an audit trail, and a change without an entry would "
                 "break it: write with an audit trail (--audit=true), or name another table"
             )
             raise ValueError(msg)
-        self._upsert = self._statement()
+        if not audit:
+            return
+        with self.engine.connect() as connection:
+            filled = connection.execute(select(self.table.c.key).limit(1)).first() is not None
+        if filled and not there:
+            msg = (
+                f"table {name!r} (--table) has rows, and no trail that explains them: an audit "
+                "trail (--audit=true) begins with an empty table; name another"
+            )
+            raise ValueError(msg)
+        make_tables(self.engine, f"the audit trail of table {name!r}", *trail.tables)
+        trail.begin(self.engine)
 
     def _statement(self) -> Any:
         table, new = self.table, insert_into(self.engine, self.table)
@@ -184,12 +202,9 @@ class WindowTable:
                 ),
             ),
         )
-        upsert = new.on_conflict_do_update(
+        return new.on_conflict_do_update(
             index_elements=list(_KEY_NAMES), set_=replaced, where=newer
         )
-        if self.engine.dialect.name == POSTGRESQL:  # it takes many rows a statement then
-            return upsert.returning(table.c.key, table.c.window_start_ms)
-        return upsert
 
     def write(self, panes: Iterable[Pane], run: str) -> list[RefusedPane]:
         """Upserts panes of one run, in one transaction; an error that may pass is waited out.
@@ -206,13 +221,18 @@ class WindowTable:
         cells = [
             (cell, sorted(of_cells[cell], key=_order)) for cell in sorted(of_cells)
         ]  # sorted, so that no writers deadlock
-        write = partial(self._write, run)
-        refused = write_or_refuse(cells, write, f"writing to {self.table.name}")
-        return [RefusedPane(found[-1], detail) for (_, found), detail in refused]
+        write, what = partial(self._write, run), f"writing to {self.table.name}"
+        return [
+            RefusedPane(pane, detail)
+            for (cell, found), _ in write_or_refuse(cells, write, what)
+            for pane in found  # by itself: the other panes of its cell may be fine
+            for _, detail in write_or_refuse([(cell, [pane])], write, what)
+        ]
 
     def _write(self, run: str, cells: Sequence[tuple[Cell, list[Pane]]]) -> None:
         """Writes the last of the panes of each cell; a trail has all of them."""
-        rows = [_row(cell, panes[-1], run) for cell, panes in cells]
+        # Of equal ones the first, as where they come in two transactions.
+        rows = [_row(cell, max(panes, key=_order), run) for cell, panes in cells]
         with writing(self.engine) as connection:
             if self.trail is not None:
                 self.trail.lock(connection)

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Any, Final
 
+import numpy as np
+import orjson
 from sqlalchemy import Dialect, Numeric
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.types import TypeDecorator, TypeEngine, UserDefinedType
@@ -17,6 +19,7 @@ from beam_lateness.transforms.database import POSTGRESQL
 NUMBER: Final = "number"
 JSON: Final = "json"
 VALUES: Final = (NUMBER, JSON)
+_NO_JSON_NUMBERS: Final = ("nan", "inf", "-inf")
 
 
 class _Untyped(UserDefinedType[Any]):
@@ -55,12 +58,18 @@ class ValueType(TypeDecorator[Any]):
 
     def result_processor(self, dialect: Dialect, coltype: Any) -> Callable[[Any], Any]:
         if dialect.name == POSTGRESQL:
-            return from_decimal if self.values == NUMBER else _same
+            return from_decimal if self.values == NUMBER else from_jsonb
         return from_sqlite
 
 
-def _same(value: Any) -> Any:
-    return value
+def plain(value: Any) -> Any:
+    """Gives what JSON has not as what it has: a number of NumPy's as one of Python's, or text.
+
+    Example:
+        >>> plain(np.int64(3)), plain(1j)
+        (3, '1j')
+    """
+    return value.item() if isinstance(value, np.generic) else str(value)
 
 
 def _to_sqlite(value: Any) -> Any:
@@ -69,8 +78,10 @@ def _to_sqlite(value: Any) -> Any:
     Several aggregates, or a list, become JSON. An integer beyond 64 bits, which SQLite would round,
     and a float that is none (NaN, which it would take for null) become text.
     """
+    if isinstance(value, np.generic):  # SQLite would take an integer of NumPy's for bytes
+        value = value.item()
     if isinstance(value, (Mapping, list, tuple)):
-        return json.dumps(value, default=str)
+        return json.dumps(value, default=plain)
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         return str(value)
     if isinstance(value, float) and not math.isfinite(value):
@@ -97,8 +108,20 @@ def from_sqlite(value: Any) -> Any:
 
 
 def _to_decimal(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):  # psycopg would make it an array
+        msg = f"the value must be a number, got {value!r}"
+        raise TypeError(msg)
+    if isinstance(value, bool):
+        return int(value)
     # By way of a double PostgreSQL would keep 15 digits only.
-    return Decimal(repr(value)) if isinstance(value, float) else value
+    return Decimal(_digits(value)) if isinstance(value, float) else value
+
+
+def _digits(value: float) -> str:
+    """Writes a float so that NUMERIC gives it back as one: with a fraction, be it a zero."""
+    digits = Decimal(float.__repr__(value))  # NumPy's floats have another repr
+    whole = digits.is_finite() and digits.as_tuple().exponent >= 0  # type: ignore[operator]
+    return f"{digits:f}.0" if whole else str(digits)
 
 
 def from_decimal(value: Any) -> Any:
@@ -116,21 +139,44 @@ def from_decimal(value: Any) -> Any:
 
 
 def _to_jsonb(value: Any) -> Any:
+    if value is None:  # the database refuses it; JSON's null is a value
+        return None
     from psycopg.types.json import Jsonb
 
     return Jsonb(value, dumps=_dumps)
 
 
 def _dumps(value: Any) -> str:
-    return json.dumps(_finite(value), default=str)
+    try:
+        return orjson.dumps(_fitted(value), default=str).decode()
+    except TypeError:  # a lone surrogate, whose escape the database refuses
+        return json.dumps(value, default=plain)
 
 
-def _finite(value: Any) -> Any:
-    """Writes numbers that JSON has not as text."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
+def _fitted(value: Any) -> Any:
+    """Writes numbers that JSON has not as text, and others with all their digits."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float):
+        return orjson.Fragment(_digits(value)) if math.isfinite(value) else str(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return orjson.Fragment(str(value))
     if isinstance(value, Mapping):
-        return {str(name): _finite(each) for name, each in value.items()}
+        return {str(name): _fitted(each) for name, each in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_finite(each) for each in value]
+        return [_fitted(each) for each in value]
     return value
+
+
+def from_jsonb(value: Any) -> Any:
+    """Gives a value that `_to_jsonb` has fitted.
+
+    Example:
+        >>> from_jsonb({"mean": "nan", "count": 3})
+        {'mean': nan, 'count': 3}
+    """
+    if isinstance(value, Mapping):
+        return {name: from_jsonb(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [from_jsonb(each) for each in value]
+    return float(value) if value in _NO_JSON_NUMBERS else value

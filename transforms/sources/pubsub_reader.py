@@ -9,8 +9,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
+import google.cloud.pubsub_v1 as pubsub_v1
 from google.api_core import exceptions
-from google.cloud import pubsub_v1
 from google.pubsub_v1.types import (
     AcknowledgeRequest,
     GetSubscriptionRequest,

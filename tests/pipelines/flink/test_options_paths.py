@@ -18,7 +18,7 @@ from beam_lateness.transforms.sources.formats import JsonLines
 
 def absolute(**given_flags: Any) -> SimpleNamespace:
     """Flags of a job whose paths were made absolute."""
-    names = ("input", "output", "dead_letters", "checkpoint")
+    names = ("input", "output", "dead_letters", "checkpoint", "alert_to")
     stream = SimpleNamespace(**{**dict.fromkeys(names), **given_flags})
     make_absolute(stream)
     return stream
@@ -38,7 +38,9 @@ def test_paths_of_this_folder_become_absolute(here: Path) -> None:
         output="sqlite:///windows.db",
         dead_letters="dead",
         checkpoint="sqlite:///kept/c.db",
+        alert_to="file:alerts.jsonl",
     )
+    assert found.alert_to == f"file:{here}/alerts.jsonl"
     assert found.input == [
         f"{here}/in.jsonl",
         f"{here}/day-*/*.jsonl.gz",

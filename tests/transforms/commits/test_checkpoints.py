@@ -100,7 +100,7 @@ def test_a_checkpoint_outlives_a_loss_of_power(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "url",
-    ["", "checkpoint.db", "sqlite://", "sqlite:///:memory:", "postgresql://localhost/db"],
+    ["", "checkpoint.db", "sqlite://", "sqlite:///:memory:", "mysql://localhost/db"],
 )
 def test_a_url_of_no_file_is_refused(url: str) -> None:
     """By the flag's name, with a remedy."""

@@ -13,23 +13,21 @@ from typing import Any
 import apache_beam as beam
 import pytest
 from apache_beam.transforms.window import FixedWindows, TimestampedValue
-from google.api_core import exceptions
 from hypothesis import given
 from hypothesis import strategies as st
 
 from beam_lateness.pipelines.runs import new_run
 from beam_lateness.transforms import metrics
-from beam_lateness.transforms.results import Pane
+from beam_lateness.transforms.results import Pane, RefusedPane
 from beam_lateness.transforms.sinks import bigquery, bigquery_writer
 from beam_lateness.transforms.sinks.bigquery import (
-    RefusedPane,
     UpsertPanesToBigQuery,
     create_table_sql,
     parse_table,
     run_sections,
 )
 from beam_lateness.transforms.sinks.bigquery_writer import ValueType, row_descriptor
-from tests.bigquery import URL, FakeBigQuery, connect, served
+from tests.bigquery import URL, FakeBigQuery, connect, errors, served
 from tests.cases.engine import direct_pipeline, keep, kept
 
 RUN = "20260101T030405.000006Z-ab11"
@@ -150,7 +148,7 @@ def test_a_pipeline_writes_panes_and_gives_out_the_refused(
 ) -> None:
     """In their windows; `written` is told of all others, and the refused are counted."""
     monkeypatch.setattr(bigquery, "_ROWS_AT_ONCE", 3)
-    table.failures = [exceptions.Aborted("busy")]
+    table.failures = [errors.Aborted("busy")]
     good = [pane("a", 1), pane("a", 2, count=2), pane("b", 3)]
     bad = [pane("c", "text"), pane("d", 0.5)]
     told = Told(tmp_path / "told")
@@ -161,7 +159,7 @@ def test_a_pipeline_writes_panes_and_gives_out_the_refused(
             pipeline
             | beam.Create(stamped)
             | beam.WindowInto(FixedWindows(10))
-            | UpsertPanesToBigQuery(URL, RUN, "INT64", told, open_served)
+            | UpsertPanesToBigQuery(URL, RUN, "INT64", told, open_served, emit_refused=True)
         )
         assert refused.element_type is RefusedPane
         keep(refused | beam.Map(see_window), tmp_path, "refused")
@@ -172,12 +170,23 @@ def test_a_pipeline_writes_panes_and_gives_out_the_refused(
     assert [(each.pane, at, start) for each, at, start in found] == [
         (each, at * 10, at * 10) for at, each in enumerate(bad)
     ]
-    assert metrics.tally()[bigquery.REFUSED] == len(bad)
+    assert metrics.tally()[metrics.REFUSED_PANES] == len(bad)
+
+
+@pytest.mark.usefixtures("table")
+def test_a_refused_pane_ends_the_job_where_it_is_not_kept_elsewhere() -> None:
+    """It would be in no table, and in no dead letter."""
+    with pytest.raises(Exception, match=r"refuses the pane of 'c'"), direct_pipeline() as pipeline:
+        _ = (
+            pipeline
+            | beam.Create([pane("c", "text")])
+            | UpsertPanesToBigQuery(URL, RUN, "INT64", open_client=open_served)
+        )
 
 
 def test_a_bundle_that_fails_tells_of_nothing_written(table: FakeBigQuery, tmp_path: Path) -> None:
     """And fails the pipeline, with the remedy."""
-    table.failures = [exceptions.NotFound("no table")] * 99
+    table.failures = [errors.NotFound("no table")] * 99
     told = Told(tmp_path / "told")
     told_why = r"no table.*create_table_sql"
     with pytest.raises(Exception, match=told_why), direct_pipeline() as pipeline:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import random
@@ -11,9 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from google.api_core import exceptions
 from google.rpc.status_pb2 import Status
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from beam_lateness.transforms.results import Pane
@@ -26,15 +26,15 @@ from beam_lateness.transforms.sinks.bigquery_writer import (
     ValueType,
     encode_value,
 )
-from tests.bigquery import STREAM, URL, FakeBigQuery, connect, served
+from tests.bigquery import STREAM, URL, FakeBigQuery, connect, errors, served
 
 RUNS = [f"2026010{day}T030405.000006Z-ab1{day}" for day in (1, 2, 3)]
 RUN = RUNS[0]
 TRANSIENT = [
-    exceptions.ServiceUnavailable,
-    exceptions.Aborted,
-    exceptions.InternalServerError,
-    exceptions.DeadlineExceeded,
+    errors.ServiceUnavailable,
+    errors.Aborted,
+    errors.InternalServerError,
+    errors.DeadlineExceeded,
 ]
 
 
@@ -129,17 +129,18 @@ def test_of_a_batch_only_the_newest_of_each_key_and_window_is_sent() -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.integers(0, 900), max_size=40))
+@given(st.lists(st.integers(0, 9000), max_size=40))
+@example([0] * 200)
 def test_no_request_is_larger_than_the_limit_and_every_row_arrives(lengths: list[int]) -> None:
-    """Whatever the rows' sizes; no two requests would fit into one."""
-    fake, limit = FakeBigQuery(), 2000
+    """Whatever the rows' sizes; no two requests would fit into one, but for the schema's 500 B."""
+    fake, limit, schema = FakeBigQuery(), 20_000, 500
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bigquery_writer, "REQUEST_BYTES", limit)
         write = Writing(fake)
     refused = write(*(pane(f"{at:02}", value="x" * each) for at, each in enumerate(lengths)))
-    assert len(fake.rows) + len(refused) == len(lengths)
+    assert (refused, len(fake.rows)) == ({}, len(lengths))
     assert max(fake.sizes, default=0) <= limit
-    assert all(one + other > limit for one, other in zip(fake.sizes, fake.sizes[1:], strict=False))
+    assert all(sum(pair) > limit - schema for pair in itertools.pairwise(fake.sizes))
 
 
 def test_a_row_larger_than_a_request_is_refused() -> None:
@@ -155,12 +156,17 @@ def test_a_row_larger_than_a_request_is_refused() -> None:
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize(
-    "failure", [*(each("now") for each in TRANSIENT), *(Status(code=c) for c in (4, 10, 13, 14)), 0]
+    "failure",
+    [
+        *(each("now") for each in TRANSIENT),
+        *(Status(code=code) for code in (4, 10, 13, 14)),
+        ConnectionResetError(),
+    ],
 )
 def test_what_passes_is_tried_again_on_a_new_connection(failure: Any, after: bool) -> None:
     """Raised or answered, or closed without an answer; the waits double."""
     fake = FakeBigQuery()
-    script = [failure or "closed"] * 3
+    script = [failure or ConnectionResetError()] * 3
     fake.failed_after, fake.failures = (script, []) if after else ([], script)
     write = Writing(fake)
     assert write(pane(value=7)) == {}
@@ -173,7 +179,7 @@ def test_what_passes_is_tried_again_on_a_new_connection(failure: Any, after: boo
 def test_what_does_not_pass_fails_the_batch() -> None:
     """After eight more tries; the next batch may be taken."""
     fake = FakeBigQuery()
-    fake.failures = [exceptions.ServiceUnavailable("down")] * 9
+    fake.failures = [errors.ServiceUnavailable("down")] * 9
     write = Writing(fake)
     with pytest.raises(AppendError, match=rf"{URL}: no rows taken after 8 retries: .*down"):
         write(pane())
@@ -183,7 +189,7 @@ def test_what_does_not_pass_fails_the_batch() -> None:
 
 
 @pytest.mark.parametrize(
-    "failure", [exceptions.NotFound("no table"), exceptions.Forbidden("no"), Status(code=3)]
+    "failure", [errors.NotFound("no table"), errors.Forbidden("no"), Status(code=3)]
 )
 def test_any_other_error_is_raised_at_once(failure: Any) -> None:
     """With the remedies."""
@@ -282,11 +288,22 @@ def test_a_pane_that_is_no_row_is_refused(bad: Pane) -> None:
     assert list(fake.rows) == [("b", 0)]
 
 
+@pytest.mark.parametrize("panes", [[], [pane()]], ids=["unused", "used"])
+def test_a_writer_closes_its_client(panes: list[Pane]) -> None:
+    """Whether it has opened a connection or not."""
+    fake = FakeBigQuery()
+    write = Writing(fake)
+    write(*panes)
+    assert (len(fake.calls), fake.closed) == (len(panes), False)
+    write.writer.close()
+    assert fake.closed
+
+
 def test_googles_client_is_used_as_it_wants_to_be() -> None:
     """Over gRPC: failures, refused rows and the end of the call."""
     fake = FakeBigQuery(bad_value)
-    fake.failures = [exceptions.ServiceUnavailable("down"), Status(code=10), "closed"]
-    fake.failed_after = [None, exceptions.DeadlineExceeded("late")]
+    fake.failures = [errors.ServiceUnavailable("down"), Status(code=10), ConnectionResetError()]
+    fake.failed_after = [None, errors.DeadlineExceeded("late")]
     with served(fake) as port:
         write = Writing(fake, client=connect(port))
         assert write(pane("a"), pane("b", value="bad")) == {1: "no good"}

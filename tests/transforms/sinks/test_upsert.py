@@ -20,6 +20,7 @@ from beam_lateness.transforms.sinks.window_table import WindowTable
 from tests.cases.engine import direct_pipeline
 
 COLUMNS = "key, window_start_ms, window_end_ms, value, count, pane_index, timing, run"
+ALL_COLUMNS = f"{COLUMNS}, reconciled"
 RUN = "run-1"
 
 
@@ -198,10 +199,11 @@ def test_an_existing_table_is_gone_on_with(tmp_path: Path) -> None:
     "shape",
     [
         "CREATE TABLE windows (key TEXT PRIMARY KEY, value)",
-        f"CREATE TABLE windows ({COLUMNS})",
-        f"CREATE TABLE windows ({COLUMNS}, PRIMARY KEY (key))",
-        f"CREATE TABLE windows ({COLUMNS}, PRIMARY KEY (window_start_ms, key))",
-        f"CREATE TABLE windows ({COLUMNS}, more, PRIMARY KEY (key, window_start_ms))",
+        f"CREATE TABLE windows ({ALL_COLUMNS})",
+        f"CREATE TABLE windows ({ALL_COLUMNS}, PRIMARY KEY (key))",
+        f"CREATE TABLE windows ({ALL_COLUMNS}, PRIMARY KEY (window_start_ms, key))",
+        f"CREATE TABLE windows ({ALL_COLUMNS}, more, PRIMARY KEY (key, window_start_ms))",
+        f"CREATE TABLE windows ({COLUMNS}, PRIMARY KEY (key, window_start_ms))",
     ],
 )
 def test_a_table_of_another_shape_is_refused_untouched(shape: str, tmp_path: Path) -> None:
@@ -226,7 +228,9 @@ def test_a_table_of_another_shape_is_refused_untouched(shape: str, tmp_path: Pat
         ("sqlite://", "must be a SQLite file"),
         ("sqlite:///", "must be a SQLite file"),
         ("sqlite:///:memory:", "must be a SQLite file"),
-        ("postgresql://localhost/db", "must be a SQLite file"),
+        ("mysql://localhost/db", "must be a SQLite file or PostgreSQL"),
+        ("postgresql+psycopg2://localhost/db", "must be a SQLite file or PostgreSQL"),
+        ("postgresql://localhost:1/db", "cannot be used: connection failed"),
         ("sqlite:////no/such/folder/db", "no writable folder '/no/such/folder'"),
     ],
 )

@@ -7,6 +7,7 @@ import os
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ import pytest
 from beam_lateness import InvalidRecord, Pane
 from beam_lateness.transforms.sinks import dead_letters, upsert
 from beam_lateness.transforms.sinks.dead_letters import _Append
-from beam_lateness.transforms.sinks.upsert import _Upsert
+from beam_lateness.transforms.sinks.upsert import WritePanes
+from beam_lateness.transforms.sinks.window_table import WindowTable
 
 PANES = [Pane(key, 0, 60_000, 1, 1, 0, "ON_TIME") for key in "abcde"]
 RECORDS = [InvalidRecord("malformed_json", "", "f", i, f"f:{i}", b"{") for i in range(5)]
@@ -44,7 +46,7 @@ def test_written_panes_are_committed(tmp_path: Path, monkeypatch: pytest.MonkeyP
             keys = [key for (key,) in reader.execute("SELECT key FROM windows ORDER BY key")]
         assert keys == [pane.key for pane in told]
 
-    run(_Upsert(f"sqlite:///{tmp_path}/db", "run-1", written), PANES)
+    run(WritePanes(partial(WindowTable, f"sqlite:///{tmp_path}/db"), "run-1", written), PANES)
     assert told == PANES
 
 
@@ -68,8 +70,8 @@ def test_written_records_are_in_the_file(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_the_table_survives_a_loss_of_power(tmp_path: Path) -> None:
     """SQLite syncs its log at each commit: what was told as written is on the disk."""
-    table = upsert.WindowTable(f"sqlite:///{tmp_path}/db")
-    with table._engine.connect() as connection:
+    table = WindowTable(f"sqlite:///{tmp_path}/db")
+    with table.engine.connect() as connection:
         (level,) = connection.exec_driver_sql("PRAGMA synchronous").one()
     table.close()
     full = 2  # https://sqlite.org/pragma.html#pragma_synchronous
@@ -81,13 +83,13 @@ def test_panes_that_could_not_be_written_are_not_told(
 ) -> None:
     """The bundle fails instead."""
     told: list[Any] = []
-    dofn = _Upsert(f"sqlite:///{tmp_path}/db", "run-1", told.append)
+    dofn = WritePanes(partial(WindowTable, f"sqlite:///{tmp_path}/db"), "run-1", told.append)
 
     def fail(*_: Any) -> None:
         msg = "disk full"
         raise OSError(msg)
 
-    monkeypatch.setattr(upsert.WindowTable, "write", fail)
+    monkeypatch.setattr(WindowTable, "write", fail)
     with pytest.raises(OSError, match="disk full"):
         run(dofn, PANES)
     assert told == []

@@ -1,0 +1,1 @@
+"""Tests of reconciliation: each too late record stands in its window, once."""
