@@ -160,10 +160,12 @@ def masked(url: str) -> str:
         >>> masked("https://me:secret@hooks.example/services/T0/token?key=secret")
         'https://hooks.example/...'
     """
-    bare = without_login(url.partition("?")[0].partition("#")[0])
-    scheme, sign, rest = bare.partition("://")
-    host, slash, _ = rest.partition("/")
-    return f"{scheme}{sign}{host}{slash and '/...'}" if sign else bare
+    scheme, sign, _ = url.partition("://")
+    try:
+        host = urlsplit(url).hostname  # and not the port: it may be half a password
+    except ValueError:
+        host = None
+    return f"{scheme}{sign}{host or ''}/..." if sign else without_login(url)
 
 
 class LogChannel:

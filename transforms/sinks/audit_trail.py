@@ -24,6 +24,7 @@ from sqlalchemy import (
 )
 
 from beam_lateness.transforms.database import insert_into
+from beam_lateness.transforms.sinks.window_values import plain
 
 FIRST_HASH: Final = "0" * 64
 _HEAD: Final = 1  # the one row of the head's table
@@ -276,7 +277,7 @@ def _difference(old: Any, new: Any) -> Any:
         return None
 
 
-def _json(value: Any, default: Callable[[Any], Any] = str) -> str:
+def _json(value: Any, default: Callable[[Any], Any] = plain) -> str:
     return json.dumps(value, separators=(",", ":"), default=default, ensure_ascii=False)
 
 

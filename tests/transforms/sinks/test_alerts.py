@@ -278,10 +278,11 @@ def test_no_secret_of_a_url_is_logged(hook: Hook, caplog: pytest.LogCaptureFixtu
 @pytest.mark.parametrize(
     ("url", "shown"),
     [
-        ("https://hooks.example", "https://hooks.example"),
+        ("https://hooks.example", "https://hooks.example/..."),
         ("https://hooks.example/", "https://hooks.example/..."),
-        ("https://hooks.example?key=a@b/c", "https://hooks.example"),
-        ("https://me:s@hooks.example:8443/a/b?c#d", "https://hooks.example:8443/..."),
+        ("https://hooks.example?key=a@b/c", "https://hooks.example/..."),
+        ("https://me:half?of@hooks.example", "https://me/..."),
+        ("https://me:s@hooks.example:8443/a/b?c#d", "https://hooks.example/..."),
     ],
 )
 def test_a_masked_url_names_the_host_only(url: str, shown: str) -> None:
