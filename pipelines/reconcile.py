@@ -133,7 +133,12 @@ def build(pipeline: beam.Pipeline, config: ReconcileConfig, run: str) -> None:
         list(config.files), config.start_ms, config.end_ms, config.of_run
     )
     done = read.letters | "Reconcile" >> Reconcile(
-        config.output, run, config.aggregate, config.table, config.dry_run
+        config.output,
+        run,
+        config.aggregate,
+        config.table,
+        config.dry_run,
+        superseded=config.of_run is not None,  # who names a run means it
     )
     if config.report is not None:
         lines = (

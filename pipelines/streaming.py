@@ -26,7 +26,7 @@ from beam_lateness.pipelines.flink.options import (
 )
 from beam_lateness.pipelines.flink.run import ClusterRun
 from beam_lateness.pipelines.options import StreamConfig, StreamOptions, check_flags, read_config
-from beam_lateness.pipelines.outputs import dead_letters, remove_stale, write_panes
+from beam_lateness.pipelines.outputs import UPSERT, dead_letters, remove_stale, write_panes
 from beam_lateness.pipelines.profiles import (
     Profile,
     apply_profile,
@@ -44,6 +44,8 @@ from beam_lateness.transforms.database import is_database, without_login
 from beam_lateness.transforms.lateness.aggregate import AggregateWindows
 from beam_lateness.transforms.lateness.classify import RouteTooLate
 from beam_lateness.transforms.sinks.audit_check import audit_head
+from beam_lateness.transforms.sinks.runs_table import record_run
+from beam_lateness.transforms.sources.connector import AcknowledgingConnector
 from beam_lateness.transforms.sources.pubsub import PubSub
 from beam_lateness.transforms.sources.reader import ReadEvents
 from beam_lateness.transforms.sources.sessions import close_sessions, open_sessions
@@ -136,6 +138,11 @@ def run_stream(argv: Sequence[str], console: Console) -> int:
     open_sessions()
     pipeline = beam.Pipeline(runner=engine.runner, options=options)
     build(pipeline, config, embedded=engine.embedded, run=run)
+    if config.outputs.mode == UPSERT and is_database(config.outputs.url):
+        resumed = options.view_as(FlinkOptions).savepoint_path is not None
+        anew = not resumed and not isinstance(config.connector, AcknowledgingConnector)
+        inputs = " ".join(sorted(map(without_login, stream.input)))
+        record_run(config.outputs.url, run, inputs, anew=anew, table=config.outputs.table)
     if jar_path(options) is not None:
         pipeline.run().wait_until_finish()
         engine.stop()

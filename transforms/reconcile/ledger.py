@@ -42,6 +42,7 @@ from beam_lateness.transforms.reconcile.correction import Correction
 from beam_lateness.transforms.reconcile.letters import Left, Letter
 from beam_lateness.transforms.reconcile.table import open_windows
 from beam_lateness.transforms.sinks.audit_trail import Change
+from beam_lateness.transforms.sinks.runs_table import Runs
 from beam_lateness.transforms.sinks.window_table import TABLE_NAME, Cell
 
 RECONCILED: Final = "RECONCILED"
@@ -49,6 +50,7 @@ RECONCILIATION: Final = "reconciliation"
 APPLIED: Final = "already_applied"
 ELSEWHERE: Final = "applied_elsewhere"
 UNFIT: Final = "unfit"
+SUPERSEDED: Final = "superseded"
 _NO_PANE: Final = -1
 _ROUNDS: Final = 20
 _IDS_AT_ONCE: Final = 800  # a statement of SQLite takes 999 values in old releases
@@ -94,6 +96,8 @@ class Ledger:
         table: The table of windows; if it has an audit trail, that is written too.
         clock: Tells seconds since the epoch.
         dry_run: Whether to find out only, and change nothing.
+        superseded: Whether to apply records that a later run has judged again: it read the same
+            input from its start, and has them in its panes or in dead letters of its own.
 
     Raises:
         ValueError: If the database cannot be used, has no such table, or one of other aggregates.
@@ -108,6 +112,7 @@ class Ledger:
         clock: Callable[[], float] = time.time,
         *,
         dry_run: bool = False,
+        superseded: bool = False,
     ) -> None:
         self._dry_run = dry_run
         self._run = run
@@ -131,6 +136,7 @@ class Ledger:
         except ValueError:
             self._windows.close()
             raise
+        self._runs = Runs({}) if superseded else Runs.read(self._windows)
 
     def apply(self, letters: Mapping[Cell, Sequence[Letter]]) -> tuple[list[Corrected], list[Left]]:
         """Applies records, in one transaction; what the database refuses is left.
@@ -202,8 +208,13 @@ class Ledger:
         self, row: Mapping[str, Any] | None, letters: Sequence[Letter], left: list[Left]
     ) -> list[Letter]:
         """Gives the letters that can be added to a row; the others hold none of them back."""
-        fit = []
+        fit: list[Letter] = []
         for letter in letters:
+            by = self._runs.superseded_by(letter.run, None if row is None else row["run"])
+            if by is not None:
+                again = f"run {by} read the same input again from its start: its own letters count"
+                left.append(_left(SUPERSEDED, again, letter))
+                continue
             why = self._correction.refusal(letter.value)
             if row is not None and letter.window_end_ms != row["window_end_ms"]:
                 why = f"its window ends at {letter.window_end_ms}, that of the table at "

@@ -184,6 +184,7 @@ class Reconcile(beam.PTransform[PCollection[Any], ReconcileResult]):
         aggregate: The job's aggregates.
         table: The job's table; its audit trail is written too, if it has one.
         dry_run: Whether to find out only, and change nothing.
+        superseded: Whether to apply records that a later run of the job has judged again.
 
     Returns:
         A `ReconcileResult`.
@@ -201,6 +202,7 @@ class Reconcile(beam.PTransform[PCollection[Any], ReconcileResult]):
     aggregate: tuple[str, ...] = ("sum",)
     table: str = TABLE_NAME
     dry_run: bool = False
+    superseded: bool = False
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -209,7 +211,13 @@ class Reconcile(beam.PTransform[PCollection[Any], ReconcileResult]):
     def expand(self, letters: PCollection[Any]) -> ReconcileResult:
         """Brings the records of a window together, and applies many windows at once."""
         open_ledger = partial(
-            Ledger, self.url, self.run, self._correction, self.table, dry_run=self.dry_run
+            Ledger,
+            self.url,
+            self.run,
+            self._correction,
+            self.table,
+            dry_run=self.dry_run,
+            superseded=self.superseded,
         )
         done = (
             letters
