@@ -138,11 +138,7 @@ def run_stream(argv: Sequence[str], console: Console) -> int:
     open_sessions()
     pipeline = beam.Pipeline(runner=engine.runner, options=options)
     build(pipeline, config, embedded=engine.embedded, run=run)
-    if config.outputs.mode == UPSERT and is_database(config.outputs.url):
-        resumed = options.view_as(FlinkOptions).savepoint_path is not None
-        anew = not resumed and not isinstance(config.connector, AcknowledgingConnector)
-        inputs = " ".join(sorted(map(without_login, stream.input)))
-        record_run(config.outputs.url, run, inputs, anew=anew, table=config.outputs.table)
+    _note_run(options, config, run)
     if jar_path(options) is not None:
         pipeline.run().wait_until_finish()
         engine.stop()
@@ -170,6 +166,16 @@ def run_stream(argv: Sequence[str], console: Console) -> int:
         finally:
             sys.stderr = shown
     return _finish(Report.of(ended.counts, engine.name, run), config, console, ended)
+
+
+def _note_run(options: PipelineOptions, config: StreamConfig, run: str) -> None:
+    """Notes for reconciliation whether this run judges again what earlier ones have judged."""
+    outputs = config.outputs
+    if outputs.mode == UPSERT and is_database(outputs.url):
+        resumed = options.view_as(FlinkOptions).savepoint_path is not None
+        anew = not resumed and not isinstance(config.connector, AcknowledgingConnector)
+        source = " ".join(sorted(map(without_login, options.view_as(StreamOptions).input)))
+        record_run(outputs.url, run, source, anew=anew, table=outputs.table)
 
 
 def _check_meaning(profile: Profile | None, config: StreamConfig, console: Console) -> None:
@@ -209,6 +215,12 @@ def _check_elsewhere(options: PipelineOptions) -> None:
 
 
 def _check_detached(detach: bool, config: StreamConfig) -> None:
+    if detach and config.watch.counts:
+        msg = (
+            "--metrics_port and --metrics_file show counts as long as this command waits for the "
+            "job, which --detach does not: leave them out; Flink has metrics reporters of its own"
+        )
+        raise ValueError(msg)
     if detach and config.report is not None:
         msg = (
             f"--report={config.report} is written at the job's end, which --detach does not wait "

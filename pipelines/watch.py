@@ -57,6 +57,11 @@ class Watch:
     port: int | None
     path: str | None
 
+    @property
+    def counts(self) -> bool:
+        """Whether anybody is shown the counts."""
+        return self.port is not None or self.path is not None
+
     def add_alerts(self, events: PCollection[EventBatch], windows: Windows) -> None:
         """Adds the steps of the alerts to a pipeline, if there are any."""
         if self.threshold is not None:

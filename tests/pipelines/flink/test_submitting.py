@@ -51,6 +51,10 @@ MISTAKES: Final[dict[str, tuple[Sequence[str], Sequence[str]]]] = {
         ["--detach", "--report=r.json", "--runner=FlinkRunner"],
         ["--report=", "--detach", "leave it out", "`beam-lateness status`"],
     ),
+    "detached with metrics": (
+        ["--detach", "--metrics_port=0", "--runner=FlinkRunner"],
+        ["--metrics_port", "--detach", "leave them out"],
+    ),
     "a checkpoint of ours": (
         ["--checkpoint=sqlite:///c.db", "--runner=FlinkRunner"],
         ["--checkpoint=sqlite:///", "c.db", "own checkpoints", "leave it out"],
