@@ -12,7 +12,7 @@ from beam_lateness.transforms.lateness.classify import RouteTooLate, RouteTooLat
 from beam_lateness.transforms.lateness.tag_late import TagLate, TagLateResult
 from beam_lateness.transforms.lateness.window_with_lateness import WindowWithLateness
 from beam_lateness.transforms.lateness.windows import Windows
-from beam_lateness.transforms.reconcile.ledger import Corrected
+from beam_lateness.transforms.reconcile.corrected import Corrected
 from beam_lateness.transforms.reconcile.letters import Left
 from beam_lateness.transforms.reconcile.reconcile import (
     ReadDeadLetters,

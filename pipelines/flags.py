@@ -9,6 +9,8 @@ from typing import Any
 
 from apache_beam.options.pipeline_options import PipelineOptions
 
+from beam_lateness.transforms.database import without_login
+
 
 def one_of(options: Any, name: str, values: Sequence[str]) -> str:
     """Gives the value of a flag that has few.
@@ -50,7 +52,7 @@ def refuse_unknown(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> N
         flag = unknown[0].split("=")[0]
         near = difflib.get_close_matches(flag, parser._option_string_actions, n=1)
         hint = f"; did you mean {near[0]}?" if near else "; see --help"
-        msg = f"unknown flag {unknown[0]!r}{hint}"
+        msg = f"unknown flag {without_login(unknown[0])!r}{hint}"
         raise ValueError(msg)
 
 

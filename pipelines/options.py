@@ -27,9 +27,10 @@ from beam_lateness.pipelines.strategies import (
     read_strategy,
 )
 from beam_lateness.pipelines.watch import Watch, add_watch_flags, read_watch
-from beam_lateness.transforms.database import is_database
+from beam_lateness.transforms.database import is_database, without_login
 from beam_lateness.transforms.lateness.aggregation import AGGREGATES, ColumnAggregation
 from beam_lateness.transforms.lateness.windows import Windows
+from beam_lateness.transforms.sinks.window_table import TABLE_NAME
 from beam_lateness.transforms.sources.connector import Connector
 from beam_lateness.transforms.sources.read_settings import BLOCK_BYTES, ReadSettings
 from beam_lateness.transforms.times import duration_ms
@@ -142,6 +143,12 @@ class StreamConfig:
     confirmed: frozenset[str]
 
     @property
+    def job(self) -> str:
+        """Names the job among those that share its database; nothing for the usual table."""
+        table = self.outputs.table
+        return table if is_database(self.outputs.url) and table != TABLE_NAME else ""
+
+    @property
     def endless(self) -> bool:
         """Whether the input is read as time goes by."""
         return self.connector.follows or self.settings.replay_speed is not None
@@ -209,8 +216,8 @@ def _checkpoint(options: StreamOptions, engine_keeps: bool) -> str | None:
     if engine_keeps:
         if options.checkpoint is not None:
             msg = (
-                f"--checkpoint={options.checkpoint} is for engines that keep nothing; Flink keeps "
-                "where the input stands in its own checkpoints: leave it out"
+                f"--checkpoint={without_login(options.checkpoint)} is for engines that keep "
+                "nothing; Flink keeps where the input stands in its own checkpoints: leave it out"
             )
             raise ValueError(msg)
         return None

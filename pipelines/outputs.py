@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
@@ -115,6 +116,16 @@ def read_outputs(
                 "as --output, or leave it out"
             )
             raise ValueError(msg)
+    if mode == APPEND and re.match(r"\w+:/", found.url) and "://" not in found.url:
+        msg = "--output must be a folder or a URL with ://, got one slash after its first word"
+        raise ValueError(msg)
+    if mode == APPEND and options.num_readers != "1":
+        msg = (
+            f"--mode=append needs --num_readers=1, got {options.num_readers}: with several, a "
+            "window may have a second pane though --allowed_lateness is 0, and a sum over the rows "
+            "counts records twice; give --mode=upsert"
+        )
+        raise ValueError(msg)
     if mode == APPEND and found.url.startswith(BIGQUERY):
         msg = "--mode=append is not for bigquery://, whose rows are upserted: leave it out"
         raise ValueError(msg)

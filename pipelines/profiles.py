@@ -1,4 +1,4 @@
-"""Profiles: default flags of `stream` by what a result is for, and what must not stand together."""
+"""Profiles: default flags of `stream`, by what a result is for."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from rich.text import Text
 from beam_lateness.pipelines.flags import refuse_unknown
 from beam_lateness.pipelines.flink.options import FlinkOptions
 from beam_lateness.pipelines.options import StreamOptions
+from beam_lateness.transforms.database import without_login
 from beam_lateness.transforms.times import duration_ms, format_duration
 
 if sys.version_info >= (3, 11):
@@ -29,9 +30,6 @@ else:
 
 KnownFlags: TypeAlias = Mapping[str, bool]
 """The flags that a profile may set: by name, whether the flag takes a value (or is a switch)."""
-
-CONFIRMABLE: Final = ("append_double_counts", "drops_too_late")
-APPEND_DOUBLE_COUNTS, DROPS_TOO_LATE = CONFIRMABLE
 
 BUILT_IN: Final = "built in"
 
@@ -200,7 +198,8 @@ def _value(flag: str, value: Any, where: str, known: KnownFlags | None) -> str:
         raise ValueError(msg)
     if known is not None and flag not in known:
         near = _near(flag, known)
-        msg = f"{where} = {value!r}: unknown flag{near}; `beam-lateness stream --help` lists them"
+        shown = without_login(str(value))
+        msg = f"{where} = {shown!r}: unknown flag{near}; `beam-lateness stream --help` lists them"
         raise ValueError(msg)
     if not isinstance(value, (str, int, float)):  # bool is an int
         msg = f"{where} = {value!r}: must be a text, a number, or true or false"
@@ -264,72 +263,6 @@ def _given(argv: Sequence[str], known_flags: KnownFlags) -> dict[str, Any]:
     for flag in {*known_flags, "profile"}:
         parser.add_argument(f"--{flag}", dest=flag, nargs="?")
     return vars(parser.parse_known_args(list(argv))[0])
-
-
-def check_contradictions(
-    profile: Profile | None,
-    mode: str,
-    allowed_lateness_ms: int,
-    emit_too_late: bool,
-    audit: bool,
-    output_is_database: bool,
-    confirmed: Collection[str],
-) -> list[str]:
-    """Refuses settings that together give wrong results, unless they are confirmed.
-
-    Args:
-        profile: The profile of the job, if it has one.
-        mode: How panes are written, upsert or append.
-        allowed_lateness_ms: The allowed lateness, ms.
-        emit_too_late: Whether too late records are kept; if not they are only counted.
-        audit: Whether corrections leave a trail.
-        output_is_database: Whether the output is a database, and no topic.
-        confirmed: The words of `--confirm`.
-
-    Returns:
-        A warning for each contradiction that is confirmed.
-
-    Raises:
-        ValueError: For the first contradiction that is not, and for a word that confirms nothing.
-
-    Example:
-        >>> check_contradictions(None, "append", 0, False, False, True, set())
-        []
-    """
-    if audit and (mode == "append" or not output_is_database):
-        msg = (
-            "--audit=true keeps what each correction replaces, in the database of --output: "
-            f"--mode={mode} {'to a database' if output_is_database else 'to a topic'} has none; "
-            "give --mode=upsert and --output=sqlite:///FILE, or --audit=false"
-        )
-        raise ValueError(msg)
-    of = "" if profile is None else f" (profile {profile.name})"
-    found = {}
-    if mode == "append" and allowed_lateness_ms > 0:
-        found[APPEND_DOUBLE_COUNTS] = (
-            f"--mode=append with --allowed_lateness={format_duration(allowed_lateness_ms)}{of} "
-            "writes each corrected pane beside the one before, and a sum over the rows counts "
-            "records twice",
-            "give --mode=upsert or --allowed_lateness=0s",
-        )
-    if profile is not None and profile.must_balance and not emit_too_late:
-        found[DROPS_TOO_LATE] = (
-            f"--too_late=drop{of} only counts too late records, and a job of this profile must "
-            "balance: they would be missing from all that it writes",
-            "give --too_late=emit and --dead_letters",
-        )
-    for word, (what, remedy) in found.items():
-        if word not in confirmed:
-            msg = f"{what}; {remedy}, or say that you want it: --confirm={word}"
-            raise ValueError(msg)
-    for word in sorted(confirmed):
-        if word not in found:
-            msg = (
-                f"--confirm={word} confirms nothing here: leave it out; known are "
-                f"{', '.join(CONFIRMABLE)}"
-            )
-            raise ValueError(msg)
-    return [f"WARNING: {what} (--confirm={word})" for word, (what, _) in found.items()]
 
 
 def _described(profile: Profile, known: KnownFlags) -> dict[str, Any]:

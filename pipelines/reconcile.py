@@ -18,6 +18,7 @@ import apache_beam as beam
 import orjson
 from apache_beam.options.pipeline_options import PipelineOptions
 from rich.console import Console
+from sqlalchemy.exc import DatabaseError
 
 from beam_lateness.pipelines.flags import refuse_strange, truth
 from beam_lateness.pipelines.flink.options import FlinkOptions, Job, asks_flink, in_job_server
@@ -27,11 +28,13 @@ from beam_lateness.pipelines.runners import choose_engine
 from beam_lateness.pipelines.running import INTERRUPTED, OK, outcome, run_to_end
 from beam_lateness.pipelines.runs import new_run
 from beam_lateness.transforms import metrics
-from beam_lateness.transforms.database import without_login
+from beam_lateness.transforms.database import open_database, without_login
 from beam_lateness.transforms.private_files import write_private
 from beam_lateness.transforms.reconcile.correction import Correction
 from beam_lateness.transforms.reconcile.ledger import Ledger
+from beam_lateness.transforms.reconcile.letters import run_of
 from beam_lateness.transforms.reconcile.reconcile import ReadDeadLetters, Reconcile, find_letters
+from beam_lateness.transforms.sinks.runs_table import RunsTable
 from beam_lateness.transforms.sinks.window_table import TABLE_NAME
 
 _PROGRAM: Final = "beam-lateness reconcile"
@@ -50,7 +53,7 @@ class ReconcileOptions:
         add("--dead_letters", help="the folder of the job's --dead_letters, or a glob of its files")
         add("--output", help="the database of the job's --output")
         add("--table", default=TABLE_NAME, help="the job's --table (%(default)s)")
-        add("--aggregate", default="sum", help="the job's --aggregate (%(default)s)")
+        add("--aggregate", help="the job's --aggregate (as the job has noted it, or sum)")
         add("--from", dest="from_time", help="windows that start at this or later (ISO 8601 or ms)")
         add("--to", dest="to_time", help="windows that start before this")
         add("--run", help="dead letters of this run of the job only")
@@ -90,11 +93,14 @@ def read_reconcile_config(options: Any) -> ReconcileConfig:
         if not getattr(options, name):
             msg = f"--{name} is required: that of the job whose dead letters these are"
             raise ValueError(msg)
-    aggregate = tuple(name.strip() for name in options.aggregate.split(","))
     dry_run = truth("--dry_run", options.dry_run)
+    aggregate = _aggregate(options)
     correction = Correction(aggregate)
-    Ledger(options.output, "check", correction, options.table, dry_run=dry_run).close()
+    Ledger(options.output, "check", correction, options.table, dry_run=True).close()
     found = find_letters(options.dead_letters)
+    if options.run is not None and options.run not in {run_of(path) for path, _ in found}:
+        msg = f"--run={options.run}: none of the dead letter files in --dead_letters is of that run"
+        raise ValueError(msg)
     return ReconcileConfig(
         files=tuple(path for path, _ in found),
         input_bytes=sum(size for _, size in found),
@@ -107,6 +113,28 @@ def read_reconcile_config(options: Any) -> ReconcileConfig:
         dry_run=dry_run,
         report=check_writable(options.report, options.output),
     )
+
+
+def _aggregate(options: Any) -> tuple[str, ...]:
+    """Gives the job's aggregates: those that are given must be those that it has noted."""
+    given = None
+    if options.aggregate is not None:
+        given = tuple(name.strip() for name in options.aggregate.split(","))
+        Correction(given)
+    engine = open_database(options.output, "output (--output)", exists=True)
+    try:
+        with engine.connect() as connection:
+            noted = {run.aggregate for run in RunsTable(options.table).read(connection)}
+    except DatabaseError as error:
+        msg = f"output (--output) {without_login(options.output)!r} cannot be used: {error.orig}"
+        raise ValueError(msg) from error
+    finally:
+        engine.dispose()
+    if given is not None and noted and given not in noted:
+        shown = " or ".join(",".join(each) for each in sorted(noted))
+        msg = f"--aggregate={options.aggregate}, but the job that wrote the table has {shown}"
+        raise ValueError(msg)
+    return given or (min(noted) if noted else ("sum",))
 
 
 def _time(name: str, text: str | None) -> int | None:
@@ -231,6 +259,8 @@ def _finish(
     console.print(
         f"windows: {without_login(config.output)} (table {config.table}, run {run})", soft_wrap=True
     )
+    if found[metrics.LEFT] and config.report is None:
+        console.print("why they were left: --report=FILE has a line for each")
     if config.report is not None and not interrupted:
         console.print(f"report: {config.report}", soft_wrap=True)
     if interrupted:

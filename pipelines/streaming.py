@@ -15,6 +15,8 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from rich.console import Console
 from rich.text import Text
 
+from beam_lateness.pipelines.bookkeeping import begin_run, end_run
+from beam_lateness.pipelines.contradictions import REPLACES_OTHERS, check_contradictions
 from beam_lateness.pipelines.ended import Ended
 from beam_lateness.pipelines.flink.options import (
     FlinkOptions,
@@ -26,11 +28,10 @@ from beam_lateness.pipelines.flink.options import (
 )
 from beam_lateness.pipelines.flink.run import ClusterRun
 from beam_lateness.pipelines.options import StreamConfig, StreamOptions, check_flags, read_config
-from beam_lateness.pipelines.outputs import UPSERT, dead_letters, remove_stale, write_panes
+from beam_lateness.pipelines.outputs import dead_letters, remove_stale, write_panes
 from beam_lateness.pipelines.profiles import (
     Profile,
     apply_profile,
-    check_contradictions,
     stream_flags,
 )
 from beam_lateness.pipelines.progress import Progress
@@ -43,9 +44,8 @@ from beam_lateness.transforms.commits.store import CommitAfterStore
 from beam_lateness.transforms.database import is_database, without_login
 from beam_lateness.transforms.lateness.aggregate import AggregateWindows
 from beam_lateness.transforms.lateness.classify import RouteTooLate
+from beam_lateness.transforms.sinks.alerts import masked
 from beam_lateness.transforms.sinks.audit_check import audit_head
-from beam_lateness.transforms.sinks.runs_table import record_run
-from beam_lateness.transforms.sources.connector import AcknowledgingConnector
 from beam_lateness.transforms.sources.pubsub import PubSub
 from beam_lateness.transforms.sources.reader import ReadEvents
 from beam_lateness.transforms.sources.sessions import close_sessions, open_sessions
@@ -93,7 +93,7 @@ def _commits(config: StreamConfig, run: str) -> CommitAfterStore | None:
     kept = config.outputs.dead_letters is not None
     stale = remove_stale(config.outputs)
     return CommitAfterStore(
-        run, config.windows, config.checkpoint, config.emit_too_late, kept, stale
+        run, config.windows, config.checkpoint, config.emit_too_late, kept, stale, config.job
     )
 
 
@@ -138,7 +138,7 @@ def run_stream(argv: Sequence[str], console: Console) -> int:
     open_sessions()
     pipeline = beam.Pipeline(runner=engine.runner, options=options)
     build(pipeline, config, embedded=engine.embedded, run=run)
-    _note_run(options, config, run)
+    begin_run(options, config, run)
     if jar_path(options) is not None:
         pipeline.run().wait_until_finish()
         engine.stop()
@@ -165,17 +165,10 @@ def run_stream(argv: Sequence[str], console: Console) -> int:
             close_sessions()
         finally:
             sys.stderr = shown
-    return _finish(Report.of(ended.counts, engine.name, run), config, console, ended)
-
-
-def _note_run(options: PipelineOptions, config: StreamConfig, run: str) -> None:
-    """Notes for reconciliation whether this run judges again what earlier ones have judged."""
-    outputs = config.outputs
-    if outputs.mode == UPSERT and is_database(outputs.url):
-        resumed = options.view_as(FlinkOptions).savepoint_path is not None
-        anew = not resumed and not isinstance(config.connector, AcknowledgingConnector)
-        source = " ".join(sorted(map(without_login, options.view_as(StreamOptions).input)))
-        record_run(outputs.url, run, source, anew=anew, table=outputs.table)
+    report = Report.of(ended.counts, engine.name, run)
+    if not ended.interrupted and (report.balanced or not ended.whole):
+        end_run(config, run)
+    return _finish(report, config, console, ended)
 
 
 def _check_meaning(profile: Profile | None, config: StreamConfig, console: Console) -> None:
@@ -187,7 +180,7 @@ def _check_meaning(profile: Profile | None, config: StreamConfig, console: Conso
         config.emit_too_late,
         config.outputs.audit,
         is_database(config.outputs.url),
-        config.confirmed,
+        set(config.confirmed - {REPLACES_OTHERS}),
     ):
         console.print(Text(warning), style="bold red", soft_wrap=True)
 
@@ -197,7 +190,8 @@ def _hide_passwords(stream: StreamOptions) -> None:
     for name in ("output", "checkpoint", "alert_to"):
         value = getattr(stream, name)
         if value is not None:
-            setattr(stream, name, without_login(value))
+            hide = masked if name == "alert_to" else without_login
+            setattr(stream, name, hide(value))
 
 
 def _check_elsewhere(options: PipelineOptions) -> None:
@@ -247,7 +241,7 @@ def _finish(report: Report, config: StreamConfig, console: Console, ended: Ended
         report.write(config.report)
     if ended.interrupted:
         again = ended.remark or (
-            "the same command again reads from the start and corrects the table"
+            _again(config)
             if config.checkpoint is None
             else "they were given back, and the same command again goes on with them"
         )
@@ -255,6 +249,15 @@ def _finish(report: Report, config: StreamConfig, console: Console, ended: Ended
         console.print(f"interrupted: {open_records} in windows still open; {again}", soft_wrap=True)
         return INTERRUPTED
     return OK if report.balanced or not ended.whole else FAILED
+
+
+def _again(config: StreamConfig) -> str:
+    if is_database(config.outputs.url):
+        return "the same command again reads from the start and corrects the table"
+    return (
+        "the same command again reads from the start and writes all panes again, of a later run: "
+        "of a key and window take the largest run"
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:

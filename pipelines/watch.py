@@ -117,6 +117,12 @@ def read_watch(options: Any) -> Watch:
         _port(options.metrics_port),
         options.metrics_file,
     )
+    if threshold is not None and options.num_readers != "1":
+        msg = (
+            f"--alert_threshold needs --num_readers=1, got {options.num_readers}: with several, "
+            "each judges by its own splits, and the engine alone knows what is too late"
+        )
+        raise ValueError(msg)
     if threshold is not None:  # their own checks, before anything runs
         LateRateAlert(Windows("1m"), threshold, found.per)
         SendAlerts(found.to)

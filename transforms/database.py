@@ -72,6 +72,9 @@ def open_database(url: str, name: str, *, exists: bool = False) -> Engine:
     if kind == SQLITE and parsed.drivername in (SQLITE, "sqlite+pysqlite"):
         return _open_file(parsed, name, exists)
     if kind == POSTGRESQL and parsed.drivername in (POSTGRESQL, "postgresql+psycopg"):
+        if "@" in (parsed.host or ""):
+            msg = f"{name} has an @ in its login: write it as %40 (got {without_login(url)!r})"
+            raise ValueError(msg)
         return _open_postgres(parsed, name)
     msg = f"{name} must be a SQLite file or PostgreSQL, got {without_login(url)!r}; give {FORM}"
     raise ValueError(msg)
@@ -83,14 +86,17 @@ def _open_file(url: URL, name: str, exists: bool) -> Engine:
         msg = f"{name} must be a SQLite file, got {shown!r}; give {FORM}"
         raise ValueError(msg)
     folder = os.path.dirname(os.path.abspath(str(url.database)))
-    if not os.path.isdir(folder) or not os.access(folder, os.W_OK):
+    if not exists and not (os.path.isdir(folder) and os.access(folder, os.W_OK)):
         msg = f"{name} {shown!r} cannot be written: no writable folder {folder!r}"
         raise ValueError(msg)
     if exists and not os.path.exists(str(url.database)):
         msg = f"{name} {shown!r} is not there; give the one that a job has written"
         raise ValueError(msg)
-    engine = create_engine(url, connect_args={"timeout": _BUSY_TIMEOUT_S})
-    event.listen(engine, "connect", _settle)
+    engine = create_engine(
+        url, connect_args={"timeout": _BUSY_TIMEOUT_S}, hide_parameters=True
+    )  # keys and values are nobody's business who reads a log
+    if not exists:
+        event.listen(engine, "connect", _settle)
     return engine
 
 
@@ -101,6 +107,7 @@ def _open_postgres(url: URL, name: str) -> Engine:
             url.set(drivername="postgresql+psycopg"),
             # A connection that is broken is found out before it is used, not by what uses it.
             pool_pre_ping=True,
+            hide_parameters=True,
             connect_args={key: value for key, value in arguments.items() if key not in url.query},
         )
     except ImportError as error:
@@ -167,8 +174,8 @@ def _check_shape(engine: Engine, table: Table, shown: str) -> None:
         msg = (
             f"{shown} has a table {table.name!r} of another shape: columns "
             f"{', '.join(found)}, primary key {', '.join(key) or 'none'}, where "
-            f"{', '.join(wanted)} and {', '.join(wanted_key)} are needed; name another file "
-            "or database"
+            f"{', '.join(wanted)} and {', '.join(wanted_key)} are needed; name another table "
+            "(--table), file or database"
         )
         raise ValueError(msg)
 
@@ -276,7 +283,7 @@ def write_or_refuse(
         return []
     try:
         retrying(lambda: write(items), what)
-    except (StatementError, UnicodeError, OverflowError) as error:
+    except (StatementError, UnicodeError, OverflowError, TypeError) as error:
         if not _is_refusal(error):
             raise
         if len(items) == 1:

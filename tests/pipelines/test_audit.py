@@ -180,7 +180,7 @@ WRONG: Final[Sequence[tuple[tuple[str, ...], str]]] = [
     (("--head=5",), "head (--head) must be SEQ:HASH"),
     (("--hed=5",), "--hed"),
     (("--output=windows.db",), "output (--output) must be a database URL"),
-    (("--output=sqlite:////no/such/folder/db",), "no writable folder"),
+    (("--output=sqlite:////no/such/folder/db",), "is not there"),
 ]
 
 

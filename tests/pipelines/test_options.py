@@ -223,7 +223,7 @@ def test_a_table_of_another_shape_is_refused_and_left_alone(
     assert streaming.main(as_flags(base)) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1
-    assert re.search(r"--output.*another shape.*key, total.*window_start_ms.*another file", error)
+    assert re.search(r"--output.*another shape.*key, total.*window_start_ms.*another table", error)
     connection = sqlite3.connect("windows.db")
     assert connection.execute("select * from windows").fetchall() == [("mine", 7)]
     connection.close()

@@ -15,13 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from beam_lateness.pipelines import strategies
+from beam_lateness.pipelines.contradictions import CONFIRMABLE, check_contradictions
 from beam_lateness.pipelines.flink.options import FlinkOptions, truth
 from beam_lateness.pipelines.options import StreamOptions, read_config
 from beam_lateness.pipelines.profiles import (
-    CONFIRMABLE,
     Profile,
     apply_profile,
-    check_contradictions,
     load_profile,
     load_profiles,
     main,

@@ -129,8 +129,7 @@ def test_windows_and_run_can_be_chosen(job: Outcome) -> None:
     starts = [line["window_start_ms"] for line in report(job.folder)]
     assert starts
     assert max(starts) < middle_ms
-    assert reconcile(job.folder, f"--from={middle_ms}", "--run=another") == 0
-    assert report(job.folder) == []
+    assert reconcile(job.folder, f"--from={middle_ms}", "--run=another") == 2
     (run,) = job.runs
     assert reconcile(job.folder, f"--from={middle_ms}", f"--run={run}") == 0
     assert job.finals == batch_sum()
@@ -158,13 +157,13 @@ def test_a_time_is_iso_or_ms(text: str, ms: int) -> None:
         (["--dead_letters="], "--dead_letters is required"),
         (["--output="], "--output is required"),
         (["--dead_letters={}/none"], r"\(--dead_letters\) .*/none' holds no \*\.jsonl"),
-        (["--output=sqlite:///{}/none/windows.db"], r"\(--output\) .* no writable folder"),
+        (["--output=sqlite:///{}/none/windows.db"], r"\(--output\) .* is not there"),
         (["--output=sqlite:///{}/other.db"], r"\(--output\) .*other.db' is not there"),
         (["--output=kafka://host/topic"], r"\(--output\) must be a SQLite file or PostgreSQL"),
         (["--table=settlement"], r"has no table 'settlement' \(--table\)"),
         (["--aggregate=median"], r"\(--aggregate\) must be of sum, .* got 'median'"),
         (["--aggregate=sum,sum"], r"\(--aggregate\) must name each aggregate once"),
-        (["--aggregate=sum,count"], r"not of these aggregates \(--aggregate\)"),
+        (["--aggregate=sum,count"], r"has sum"),
         (["--from=yesterday"], "--from must be a time such as .* got 'yesterday'"),
         (["--to=2013-13-01"], "--to must be a time such as"),
         (["--to=--5"], "--to must be a time such as"),

@@ -36,6 +36,7 @@ class CommitAfterStore:
         keep_too_late: Whether too late records become dead letters (else they are counted only).
         keep_invalid: The same of what is no record.
         retract: Removes the rows that only an earlier run wrote (`RemoveStale`).
+        job: Names the job among those that read the same source and share the database.
 
     Example:
         >>> commits = CommitAfterStore("2026-01-01T00:00", Windows("1m"), "sqlite:///windows.db")
@@ -49,6 +50,7 @@ class CommitAfterStore:
     keep_too_late: bool = True
     keep_invalid: bool = True
     retract: Callable[[Sequence[str], int, int], bool | None] | None = None
+    job: str = ""
 
     def panes_written(self, panes: Iterable[Pane]) -> None:
         """Takes note of panes that a sink has written for good."""
@@ -70,7 +72,7 @@ class CommitAfterStore:
         """
         checkpoints = Checkpoints(self.checkpoint)
         try:
-            self._begin(source, checkpoints)
+            self._begin(source_name(source, self.job), checkpoints)
         finally:
             checkpoints.close()
 
@@ -81,6 +83,7 @@ class CommitAfterStore:
             ValueError: If the checkpoint cannot be used, or was made with other windows, or the
                 run reads another source already.
         """
+        source = source_name(source, self.job)
         with _lock:
             if self.run not in _in_flight:
                 _in_flight[self.run] = self._begin(source, Checkpoints(self.checkpoint))
@@ -103,6 +106,16 @@ class CommitAfterStore:
             self.keep_invalid,
             self.retract,
         )
+
+
+def source_name(source: str, job: str) -> str:
+    """Names the checkpoint of a source: each job goes on from its own.
+
+    Example:
+        >>> source_name("kafka://payments?group=g", "dashboard")
+        'kafka://payments?group=g for dashboard'
+    """
+    return f"{source} for {job}" if job else source
 
 
 def forget() -> None:

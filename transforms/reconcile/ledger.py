@@ -12,7 +12,7 @@ import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from sqlalchemy import (
     BigInteger,
@@ -38,48 +38,21 @@ from beam_lateness.transforms.database import (
     write_or_refuse,
     writing,
 )
+from beam_lateness.transforms.reconcile.corrected import Corrected, change_of, report_of
 from beam_lateness.transforms.reconcile.correction import Correction
+from beam_lateness.transforms.reconcile.judged import judged_elsewhere
 from beam_lateness.transforms.reconcile.letters import Left, Letter
 from beam_lateness.transforms.reconcile.table import open_windows
-from beam_lateness.transforms.sinks.audit_trail import Change
-from beam_lateness.transforms.sinks.runs_table import Runs
+from beam_lateness.transforms.sinks.runs_table import Runs, RunsTable
 from beam_lateness.transforms.sinks.window_table import TABLE_NAME, Cell
 
 RECONCILED: Final = "RECONCILED"
-RECONCILIATION: Final = "reconciliation"
 APPLIED: Final = "already_applied"
 ELSEWHERE: Final = "applied_elsewhere"
 UNFIT: Final = "unfit"
-SUPERSEDED: Final = "superseded"
 _NO_PANE: Final = -1
 _ROUNDS: Final = 20
 _IDS_AT_ONCE: Final = 800  # a statement of SQLite takes 999 values in old releases
-
-
-class Corrected(NamedTuple):
-    """A window that was corrected.
-
-    Args:
-        key: The key, as text.
-        window_start_ms: Start of the window, ms.
-        window_end_ms: End of it, ms.
-        before: The value before; None if there was no row.
-        after: The value afterwards.
-        count_before: How many records it stood on.
-        count_after: How many it stands on.
-        record_ids: The records that were added.
-        files: The dead letter files that they were in.
-    """
-
-    key: str
-    window_start_ms: int
-    window_end_ms: int
-    before: Any
-    after: Any
-    count_before: int
-    count_after: int
-    record_ids: tuple[str, ...]
-    files: tuple[str, ...]
 
 
 class _Overtaken(Exception):  # noqa: N818  (no error: it is tried again)
@@ -136,7 +109,8 @@ class Ledger:
         except ValueError:
             self._windows.close()
             raise
-        self._runs = Runs({}) if superseded else Runs.read(self._windows)
+        self._superseded = superseded
+        self._runs = RunsTable(table)
 
     def apply(self, letters: Mapping[Cell, Sequence[Letter]]) -> tuple[list[Corrected], list[Left]]:
         """Applies records, in one transaction; what the database refuses is left.
@@ -188,9 +162,12 @@ class Ledger:
             known = sorted({*letters, *self._where(connection, ids).values()})
             rows = self._windows.read(connection, known, lock=True)
             self._forget(connection, [c for c in known if not rows.get(c, {}).get("reconciled")])
+            # After the locks: a run that begins from now on finds these rows locked, or changed.
+            runs = None if self._superseded else self._runs.read(connection)
             for cell in sorted(letters):
                 row = rows.get(cell)
-                fresh = self._enter(connection, cell, self._fit(row, letters[cell], left), left)
+                fit = self._fit(row, letters[cell], runs, left)
+                fresh = self._enter(connection, cell, fit, left)
                 try:
                     new = self._corrected(row, fresh)
                 except (ValueError, OverflowError) as error:
@@ -202,18 +179,21 @@ class Ledger:
             self._change(connection, changes)
             if self._dry_run:
                 connection.rollback()
-        return [_report(row, new, fresh) for row, new, fresh in changes], left
+        return [report_of(row, new, fresh) for row, new, fresh in changes], left
 
     def _fit(
-        self, row: Mapping[str, Any] | None, letters: Sequence[Letter], left: list[Left]
+        self,
+        row: Mapping[str, Any] | None,
+        letters: Sequence[Letter],
+        runs: Runs | None,
+        left: list[Left],
     ) -> list[Letter]:
         """Gives the letters that can be added to a row; the others hold none of them back."""
         fit: list[Letter] = []
         for letter in letters:
-            by = self._runs.superseded_by(letter.run, None if row is None else row["run"])
-            if by is not None:
-                again = f"run {by} read the same input again from its start: its own letters count"
-                left.append(_left(SUPERSEDED, again, letter))
+            judged = None if runs is None else judged_elsewhere(letter, row, runs)
+            if judged is not None:
+                left.append(judged)
                 continue
             why = self._correction.refusal(letter.value)
             if row is not None and letter.window_end_ms != row["window_end_ms"]:
@@ -350,7 +330,7 @@ class Ledger:
                 raise _Overtaken
         if self._windows.trail is not None:
             self._windows.trail.append(
-                connection, [_change_of(row, new, fresh, self._run) for row, new, fresh in changes]
+                connection, [change_of(row, new, fresh, self._run) for row, new, fresh in changes]
             )
 
     def close(self) -> None:
@@ -367,30 +347,3 @@ def _known(where: Cell, cell: Cell, letter: Letter) -> Left:
 
 def _left(reason: str, detail: str, letter: Letter) -> Left:
     return Left(reason, detail, letter.record_id, letter.file, None)
-
-
-def _report(
-    row: Mapping[str, Any] | None, new: Mapping[str, Any], letters: Sequence[Letter]
-) -> Corrected:
-    return Corrected(
-        new["key"],
-        new["window_start_ms"],
-        new["window_end_ms"],
-        None if row is None else row["value"],
-        new["value"],
-        0 if row is None else row["count"],
-        new["count"],
-        tuple(each.record_id for each in letters),
-        tuple(sorted({each.file for each in letters})),
-    )
-
-
-def _change_of(
-    row: Mapping[str, Any] | None, new: Mapping[str, Any], letters: Sequence[Letter], run: str
-) -> Change:
-    stamps = [each.watermark_ms for each in letters if each.watermark_ms is not None]
-    source = {
-        "dead_letters": sorted({each.file for each in letters}),
-        "record_ids": [each.record_id for each in letters],
-    }
-    return Change.of(row, new, RECONCILIATION, max(stamps, default=None), source, run)

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
-from beam_lateness.transforms.sinks.dead_letters import TOO_LATE
+from beam_lateness.transforms.sinks.dead_letters import REFUSED, TOO_LATE
 from beam_lateness.transforms.sinks.window_table import key_text
 
 UNREADABLE: Final = "unreadable"
@@ -17,7 +17,7 @@ NOT_TOO_LATE: Final = "not_too_late"
 INCOMPLETE: Final = "incomplete"
 _LARGEST: Final = 2**63 - 1  # of what a database and the engine take
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
-_RUN: Final = re.compile(r"dead-letters-(.+)-[0-9a-f]{8}\.jsonl")
+_RUN: Final = re.compile(r"dead-letters-(.+)-[0-9a-f]{8}\.jsonl$")
 
 
 class Letter(NamedTuple):
@@ -32,6 +32,7 @@ class Letter(NamedTuple):
         watermark_ms: The exclusive watermark when it came, ms; None where it is not known.
         run: The run that it came in; "" where the file's name does not tell.
         file: The dead letter file.
+        split: Where it was read from; None where that is not known.
     """
 
     key: str
@@ -42,6 +43,7 @@ class Letter(NamedTuple):
     watermark_ms: int | None
     run: str
     file: str
+    split: str | None = None
 
 
 class Left(NamedTuple):
@@ -73,8 +75,7 @@ def read_letters(lines: Iterable[bytes], file: str) -> Iterator[Letter | Left]:
         >>> [left.reason for left in read_letters([b"{}\n", b"{"], "dead-letters.jsonl")]
         ['not_too_late', 'unfinished_line']
     """
-    known = _RUN.fullmatch(os.path.basename(file))
-    run = known[1] if known else ""
+    run = run_of(file)
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -96,6 +97,9 @@ def _read(line: bytes, number: int, file: str, run: str) -> Letter | Left:
         return Left(UNREADABLE, "no JSON object", None, file, number)
     record_id = letter.get("record_id")
     known = record_id if isinstance(record_id, str) else None
+    if letter.get("reason") == REFUSED:
+        detail = f"a pane that the store refuses: {letter.get('detail')}"
+        return Left(REFUSED, detail, known, file, number)
     if letter.get("reason") != TOO_LATE:
         detail = f"it was not too late: {letter.get('reason')}"
         return Left(NOT_TOO_LATE, detail, known, file, number)
@@ -108,7 +112,7 @@ def _read(line: bytes, number: int, file: str, run: str) -> Letter | Left:
         if not _is_time(letter.get(name)):
             detail = f"{name} must be an integer of 64 bits, got {letter.get(name)!r}"
             return Left(INCOMPLETE, detail, known, file, number)
-    watermark_ms = letter.get("watermark_ms")
+    watermark_ms, split = letter.get("watermark_ms"), letter.get("split")
     return Letter(
         key,
         letter["window_start_ms"],
@@ -118,7 +122,19 @@ def _read(line: bytes, number: int, file: str, run: str) -> Letter | Left:
         watermark_ms if _is_time(watermark_ms) else None,
         run,
         file,
+        split if isinstance(split, str) else None,
     )
+
+
+def run_of(file: str) -> str:
+    """Gives the run that wrote a dead letter file, by its name; "" where that does not tell.
+
+    Example:
+        >>> run_of("dead-letters/dead-letters-20260102T030405.000006Z-ab12-0a1b2c3d.jsonl")
+        '20260102T030405.000006Z-ab12'
+    """
+    known = _RUN.search(os.path.basename(file))
+    return known[1] if known else ""
 
 
 def _is_text(value: Any) -> bool:

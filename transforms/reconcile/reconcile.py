@@ -18,8 +18,9 @@ from apache_beam.utils.windowed_value import WindowedValue
 
 from beam_lateness.transforms import metrics
 from beam_lateness.transforms.database import without_login
+from beam_lateness.transforms.reconcile.corrected import Corrected
 from beam_lateness.transforms.reconcile.correction import Correction
-from beam_lateness.transforms.reconcile.ledger import APPLIED, Corrected, Ledger
+from beam_lateness.transforms.reconcile.ledger import APPLIED, Ledger
 from beam_lateness.transforms.reconcile.letters import NOT_TOO_LATE, Left, Letter, read_letters
 from beam_lateness.transforms.sinks.window_table import TABLE_NAME, Cell
 

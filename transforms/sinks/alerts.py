@@ -252,7 +252,7 @@ class WebhookChannel:
                 return
             if not may_help:
                 break
-        msg = f"{reason} (tries: {tried + 1})"
+        msg = f"{reason} (tries: {tried + 1}): {alert_text(alert)}"
         raise NotDeliveredError(msg)
 
     def _post(self, data: bytes) -> tuple[str | None, bool]:

@@ -21,7 +21,12 @@ from beam_lateness.transforms.database import (
 )
 from beam_lateness.transforms.results import Pane, RefusedPane
 from beam_lateness.transforms.sinks.upsert import WritePanes
-from beam_lateness.transforms.sinks.window_table import key_text, remove_rows, require_values
+from beam_lateness.transforms.sinks.window_table import (
+    key_text,
+    later_run,
+    remove_rows,
+    require_values,
+)
 from beam_lateness.transforms.sinks.window_values import NUMBER, ValueType
 
 TABLE_NAME: Final = "panes"
@@ -73,7 +78,7 @@ class PaneTable:
         self._insert = new.on_conflict_do_update(
             index_elements=list(_KEY_NAMES),
             set_={c.name: new.excluded[c.name] for c in self.table.c if c.name not in _KEY_NAMES},
-            where=new.excluded.run > self.table.c.run,
+            where=later_run(self._engine, new.excluded.run, self.table.c.run),
         )
 
     def write(self, panes: Iterable[Pane], run: str) -> list[RefusedPane]:

@@ -121,6 +121,8 @@ def reading_trail(url: str, table: str) -> Iterator[tuple[AuditTrail, Connection
 def _connect(engine: Any, url: str) -> Connection:
     try:
         connection: Connection = engine.connect()
+        inspect(connection).has_table(TABLE_NAME)  # SQLite looks at its file no sooner
+        connection.rollback()
     except DatabaseError as error:
         msg = f"output (--output) {without_login(url)!r} cannot be used: {error.orig}"
         raise ValueError(msg) from error

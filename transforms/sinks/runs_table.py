@@ -1,94 +1,179 @@
-"""The runs that wrote to a table of windows: which of them read their input from its start."""
+"""The runs that wrote to a table of windows: what each read, and whether it judged that anew.
+
+Reconciliation needs them: a record that was too late in one run may stand in a window of the next.
+"""
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final
 
-from sqlalchemy import Boolean, Column, MetaData, Table, Text, inspect, select
+from sqlalchemy import (
+    Boolean,
+    Column,
+    Connection,
+    Engine,
+    MetaData,
+    Table,
+    Text,
+    inspect,
+    select,
+    update,
+)
 
 from beam_lateness.transforms.database import insert_into, open_table, retrying
-from beam_lateness.transforms.sinks.window_table import TABLE_NAME, WindowTable
 
 _SUFFIX: Final = "_runs"
 
 
-class _Run(NamedTuple):
-    source: str
-    anew: bool
-
-
-def _runs_table(table: str) -> Table:
-    return Table(
-        f"{table}{_SUFFIX}",
-        MetaData(),
-        Column("run", Text, primary_key=True),
-        Column("source", Text, nullable=False),
-        Column("anew", Boolean, nullable=False),
-    )
-
-
-def record_run(url: str, run: str, source: str, *, anew: bool, table: str = TABLE_NAME) -> None:
-    """Notes that a run is about to write to a table of windows.
+@dataclass(frozen=True)
+class Run:
+    """A run of a job.
 
     Args:
-        url: The database.
-        run: Names the run.
-        source: Names its input.
-        anew: Whether it reads that from the start, and not on from where an earlier run came to.
-        table: The table of windows.
-
-    Raises:
-        ValueError: If the database cannot be used.
-        SQLAlchemyError: If it cannot be written.
+        splits: What it read: the full name of each split by the one that its records carry.
+        anew: Whether it read that from the start, and not on from where an earlier run came to.
+        windows: The windows, as text.
+        aggregate: The aggregates.
+        ended: Whether it came to the end of its input, with all results written.
     """
-    runs = _runs_table(table)
-    engine = open_table(url, "output (--output)", runs)
-    row = insert_into(engine, runs).values(run=run, source=source, anew=anew)
 
-    def write() -> None:
-        with engine.begin() as connection:
-            connection.execute(row.on_conflict_do_nothing())
+    splits: Mapping[str, str] = field(default_factory=dict)
+    anew: bool = False
+    windows: str = ""
+    aggregate: tuple[str, ...] = ()
+    ended: bool = False
 
-    try:
-        retrying(write, "noting the run")
-    finally:
-        engine.dispose()
+    def reads(self, split: str) -> bool:
+        """Whether it read a split, by its full name."""
+        return split in self.splits.values()
 
 
 class Runs:
-    """What is known of the runs of a table of windows.
+    """Runs by their names, which sort by time."""
 
-    Args:
-        runs: Each run's source, and whether it began anew.
-    """
-
-    def __init__(self, runs: dict[str, _Run]) -> None:
+    def __init__(self, runs: Mapping[str, Run]) -> None:
         self._runs = runs
 
-    @staticmethod
-    def read(windows: WindowTable) -> Runs:
-        """Reads them; there are none where nobody has noted any."""
-        runs = _runs_table(windows.table.name)
-        with windows.engine.connect() as connection:
-            if not inspect(connection).has_table(runs.name):
-                return Runs({})
-            rows = connection.execute(select(runs)).all()
-        return Runs({row.run: _Run(row.source, row.anew) for row in rows})
+    def __len__(self) -> int:
+        return len(self._runs)
 
-    def superseded_by(self, run: str, row_run: str | None) -> str | None:
-        """Says which run judged again what an earlier one had judged; None if none did.
+    def __contains__(self, name: str) -> bool:
+        return name in self._runs
+
+    def __iter__(self) -> Iterator[Run]:
+        return iter(self._runs.values())
+
+    def superseding(self, run: str, split: str | None, row_run: str | None) -> str | None:
+        """Says which run has judged again what an earlier one has judged; None if none did.
 
         Args:
             run: The earlier one.
-            row_run: The run of the row in question: of later runs nothing is in it. None for no
-                row.
+            split: The split of the record in question, as that run names it.
+            row_run: The run of the row in question, and nothing of later runs is in it. None for no
+                row: only runs that have come to their end have had their say then.
         """
-        if run not in self._runs:
-            return None
-        source = self._runs[run].source
-        later = (
-            name
-            for name, known in self._runs.items()
-            if known.anew and known.source == source and run < name
+        name = self._split(run, split)
+        for later in sorted(self._runs):
+            known = self._runs[later]
+            in_time = known.ended if row_run is None else later <= row_run
+            if later > run and known.anew and known.reads(name) and in_time:
+                return later
+        return None
+
+    def is_ahead(self, run: str, split: str | None, row_run: str) -> bool:
+        """Says whether a run judges anew what is in a row of an earlier run, and has not ended."""
+        known = self._runs.get(run)
+        earlier = self._runs.get(row_run)
+        return (
+            known is not None
+            and earlier is not None
+            and known.anew
+            and row_run < run
+            and earlier.reads(self._split(run, split))
         )
-        return min((name for name in later if row_run is None or name <= row_run), default=None)
+
+    def replaced_by(self, run: str) -> list[str]:
+        """Gives the earlier runs whose whole input a run has read anew."""
+        known = self._runs[run]
+        mine = set(known.splits.values())
+        return [
+            name
+            for name, earlier in self._runs.items()
+            if known.anew and name < run and earlier.splits and set(earlier.splits.values()) <= mine
+        ]
+
+    def _split(self, run: str, split: str | None) -> str:
+        known = self._runs.get(run)
+        return known.splits.get(split or "", "") if known is not None else ""
+
+
+class RunsTable:
+    """The table of the runs.
+
+    Args:
+        table: The table of windows.
+    """
+
+    def __init__(self, table: str) -> None:
+        self.table = Table(
+            f"{table}{_SUFFIX}",
+            MetaData(),
+            Column("run", Text, primary_key=True),
+            Column("splits", Text, nullable=False),
+            Column("anew", Boolean, nullable=False),
+            Column("windows", Text, nullable=False),
+            Column("aggregate", Text, nullable=False),
+            Column("ended", Boolean, nullable=False),
+        )
+
+    @contextmanager
+    def opened(self, url: str) -> Iterator[Engine]:
+        """Opens the database, with the table in it."""
+        engine = open_table(url, "output (--output)", self.table)
+        try:
+            yield engine
+        finally:
+            engine.dispose()
+
+    def read(self, connection: Connection) -> Runs:
+        """Reads the runs; there are none where nobody has noted any."""
+        if not inspect(connection).has_table(self.table.name):
+            return Runs({})
+        found = {}
+        for row in connection.execute(select(self.table)):
+            aggregate = tuple(row.aggregate.split(","))
+            splits = json.loads(row.splits)
+            found[row.run] = Run(splits, row.anew, row.windows, aggregate, row.ended)
+        return Runs(found)
+
+    def begin(self, engine: Engine, name: str, run: Run) -> None:
+        """Notes that a run is about to write."""
+        row = {
+            "run": name,
+            "splits": json.dumps(dict(run.splits)),
+            "anew": run.anew,
+            "windows": run.windows,
+            "aggregate": ",".join(run.aggregate),
+            "ended": run.ended,
+        }
+        statement = insert_into(engine, self.table).values(row).on_conflict_do_nothing()
+        _write(engine, lambda connection: connection.execute(statement), "noting the run")
+
+    def end(self, engine: Engine, name: str) -> Runs:
+        """Notes that a run has come to its end; gives all of them."""
+        statement = update(self.table).where(self.table.c.run == name).values(ended=True)
+        _write(engine, lambda connection: connection.execute(statement), "noting the run's end")
+        with engine.connect() as connection:
+            return self.read(connection)
+
+
+def _write(engine: Engine, act: Callable[[Connection], object], what: str) -> None:
+    def write() -> None:
+        with engine.begin() as connection:
+            act(connection)
+
+    retrying(write, what)

@@ -108,6 +108,11 @@ def remove_rows(
     return connection.execute(later).first() is None
 
 
+def later_run(engine: Engine, new: Any, old: Any) -> Any:
+    """Compares names of runs as Python does, whatever the database's language."""
+    return new.collate("C") > old.collate("C") if engine.dialect.name == POSTGRESQL else new > old
+
+
 def key_text(key: Any) -> str:
     """Gives a key as it stands in the table: what is no text is JSON.
 
@@ -190,7 +195,7 @@ class WindowTable:
         }
         of_panes = table.c.count - table.c.reconciled
         newer = or_(
-            new.excluded.run > table.c.run,
+            later_run(self.engine, new.excluded.run, table.c.run),
             and_(
                 new.excluded.run == table.c.run,
                 or_(

@@ -82,6 +82,8 @@ def _to_sqlite(value: Any) -> Any:
         value = value.item()
     if isinstance(value, (Mapping, list, tuple)):
         return json.dumps(value, default=plain)
+    if isinstance(value, str) and from_sqlite(value) != value:  # it would come back as a number
+        return json.dumps(value)
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         return str(value)
     if isinstance(value, float) and not math.isfinite(value):

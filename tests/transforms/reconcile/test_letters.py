@@ -20,7 +20,7 @@ from beam_lateness.transforms.reconcile.letters import (
     read_letters,
 )
 from beam_lateness.transforms.results import InvalidRecord, RefusedPane, TooLateRecord
-from beam_lateness.transforms.sinks.dead_letters import dead_letter, encode_letter
+from beam_lateness.transforms.sinks.dead_letters import REFUSED, dead_letter, encode_letter
 from tests.transforms.reconcile.stores import pane
 
 RUN = "20260101T000000.000000Z-ab12"
@@ -101,12 +101,12 @@ def test_a_whole_letter_is_read_and_a_cut_one_is_unfinished(
 def test_a_letter_knows_its_file_and_the_run_in_its_name() -> None:
     """All of its fields."""
     assert read(encode_letter(dead_letter(RECORD)) + b"\n") == [
-        Letter("a", 0, 60_000, "s.jsonl:7", 5, 120_000, RUN, FILE)
+        Letter("a", 0, 60_000, "s.jsonl:7", 5, 120_000, RUN, FILE, "s.jsonl")
     ]
 
 
 @pytest.mark.parametrize(
-    "name", ["a.jsonl", f"again-dead-letters-{RUN}-0123abcd.jsonl", f"dead-letters-{RUN}.jsonl"]
+    "name", ["a.jsonl", f"dead-letters-{RUN}-0123abcd.jsonl.txt", f"dead-letters-{RUN}.jsonl"]
 )
 def test_a_file_of_another_name_has_letters_of_no_run(name: str) -> None:
     """They can be applied all the same."""
@@ -124,8 +124,8 @@ def test_what_was_not_too_late_is_left(record: InvalidRecord | RefusedPane) -> N
     """With the reason that it has."""
     (found,) = read(encode_letter(dead_letter(record)))
     assert isinstance(found, Left)
-    assert found.reason == NOT_TOO_LATE
-    assert found.detail.endswith(str(dead_letter(record)["reason"]))
+    assert found.reason == (REFUSED if isinstance(record, RefusedPane) else NOT_TOO_LATE)
+    assert found.detail.endswith("full" if isinstance(record, RefusedPane) else "malformed_json")
 
 
 @pytest.mark.parametrize(
