@@ -90,7 +90,7 @@ def check_traces(panes: Sequence[Pane], late: Late, *, discarding: bool) -> None
     assert found == {cell: [name for name, _ in records] for cell, records in late.items()}
 
 
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(
     data=st.data(),
     windows=small_windows(),

@@ -140,7 +140,7 @@ steps = st.one_of(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(history=st.lists(steps, max_size=8), seed=st.integers(0, 99), audit=st.booleans())
 def test_any_history_gives_the_panes_and_each_record_once(
     history: list[Any], seed: int, audit: bool

@@ -185,7 +185,7 @@ def entry_of(row: Sequence[Any]) -> Entry:
     return Entry(row[0], row[1], Change(*row[2:-2]), row[-2], row[-1])
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(history=changed_histories, data=st.data())
 def test_any_edit_of_trail_head_or_table_is_found_and_named(
     history: list[Writing | Removal], data: st.DataObject
@@ -204,7 +204,7 @@ def test_any_edit_of_trail_head_or_table_is_found_and_named(
             problem.encode()  # can be printed
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(
     history=changed_histories,
     extra=st.integers(0, 3),
@@ -227,7 +227,7 @@ def test_a_noted_head_proves_that_a_trail_was_made_anew(
         assert f"entry {noted.partition(':')[0]}" in problem
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(history=histories, more=histories)
 def test_a_noted_head_stays_good_as_the_trail_grows(
     history: list[Writing | Removal], more: list[Writing | Removal]

@@ -163,7 +163,7 @@ def in_cells(changes: Sequence[Change]) -> list[Change]:
     return sorted(changes, key=lambda each: each[:2])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(history=histories)
 def test_entries_are_the_accepted_changes_of_a_sequential_model(
     store: str, history: list[Writing | Removal]
@@ -176,7 +176,7 @@ def test_entries_are_the_accepted_changes_of_a_sequential_model(
     assert verify_audit(store, name).problems == ()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(history=histories)
 def test_the_deltas_of_a_cell_add_up_to_its_value(
     store: str, history: list[Writing | Removal]
@@ -196,7 +196,7 @@ def test_the_deltas_of_a_cell_add_up_to_its_value(
         last[cell] = each
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(history=histories)
 def test_each_entry_holds_the_hash_of_the_one_before(
     store: str, history: list[Writing | Removal]
@@ -214,7 +214,7 @@ def test_each_entry_holds_the_hash_of_the_one_before(
     assert audit_head(store, name) == f"{len(entries(store, name))}:{previous}"
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(history=histories, key=st.sampled_from("abc"), start=st.sampled_from([0, MINUTE]))
 def test_a_trail_can_be_read_by_key_and_by_window(
     store: str, history: list[Writing | Removal], key: str, start: int

@@ -146,7 +146,7 @@ def age(entry: Entry) -> tuple[str, int, int]:
 
 @pytest.mark.parametrize("audit", [False, True], ids=["plain", "audited"])
 @settings(
-    max_examples=3,
+    max_examples=2,
     deadline=None,
     database=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
