@@ -37,7 +37,7 @@ def begin_run(options: PipelineOptions, config: StreamConfig, name: str) -> None
     runs = RunsTable(outputs.table)
     with runs.opened(outputs.url) as engine:
         with engine.connect() as connection:
-            for known in runs.read(connection):
+            for known in runs.with_rows(connection).values():
                 _check(run, known, outputs.table, REPLACES_OTHERS in config.confirmed)
         runs.begin(engine, name, run)
 

@@ -124,7 +124,8 @@ def _aggregate(options: Any) -> tuple[str, ...]:
     engine = open_database(options.output, "output (--output)", exists=True)
     try:
         with engine.connect() as connection:
-            noted = {run.aggregate for run in RunsTable(options.table).read(connection)}
+            runs = RunsTable(options.table).with_rows(connection)
+            noted = {run.aggregate for run in runs.values()}
     except DatabaseError as error:
         msg = f"output (--output) {without_login(options.output)!r} cannot be used: {error.orig}"
         raise ValueError(msg) from error

@@ -6,7 +6,7 @@ Reconciliation needs them: a record that was too late in one run may stand in a 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
@@ -19,8 +19,10 @@ from sqlalchemy import (
     MetaData,
     Table,
     Text,
+    column,
     inspect,
     select,
+    table,
     update,
 )
 
@@ -64,8 +66,13 @@ class Runs:
     def __contains__(self, name: str) -> bool:
         return name in self._runs
 
-    def __iter__(self) -> Iterator[Run]:
-        return iter(self._runs.values())
+    def values(self) -> Iterable[Run]:
+        """Gives the runs."""
+        return self._runs.values()
+
+    def of(self, names: Collection[str]) -> Runs:
+        """Gives some of them."""
+        return Runs({name: run for name, run in self._runs.items() if name in names})
 
     def superseding(self, run: str, split: str | None, row_run: str | None) -> str | None:
         """Says which run has judged again what an earlier one has judged; None if none did.
@@ -115,12 +122,13 @@ class RunsTable:
     """The table of the runs.
 
     Args:
-        table: The table of windows.
+        of: The table of windows.
     """
 
-    def __init__(self, table: str) -> None:
+    def __init__(self, of: str) -> None:
+        self._of = of
         self.table = Table(
-            f"{table}{_SUFFIX}",
+            f"{of}{_SUFFIX}",
             MetaData(),
             Column("run", Text, primary_key=True),
             Column("splits", Text, nullable=False),
@@ -149,6 +157,14 @@ class RunsTable:
             splits = json.loads(row.splits)
             found[row.run] = Run(splits, row.anew, row.windows, aggregate, row.ended)
         return Runs(found)
+
+    def with_rows(self, connection: Connection) -> Runs:
+        """Reads those runs of which something stands in the table of windows."""
+        if not inspect(connection).has_table(self._of):
+            return Runs({})
+        windows = table(self._of, column("run"))
+        found = {row.run for row in connection.execute(select(windows.c.run).distinct())}
+        return self.read(connection).of(found)
 
     def begin(self, engine: Engine, name: str, run: Run) -> None:
         """Notes that a run is about to write."""

@@ -210,6 +210,12 @@ def test_a_table_is_of_one_kind_of_windows_and_aggregates(
     assert told in capsys.readouterr().err
 
 
+def test_a_start_that_left_nothing_binds_nobody(tmp_path: Path) -> None:
+    """Its windows may have been the mistake that it was stopped for."""
+    assert stream(tmp_path, "60m", "--window=2h", "--metrics_file=x.txt") == 2
+    assert stream(tmp_path, "60m") == 0
+
+
 def test_another_input_does_not_replace_windows_unasked(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
