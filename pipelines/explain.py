@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from beam_lateness.pipelines.flags import help_of
 from beam_lateness.pipelines.flink.options import FlinkOptions
 from beam_lateness.pipelines.options import (
     StreamOptions,
@@ -126,16 +127,12 @@ def _folder_of(names: Sequence[str]) -> str:
 def main(argv: Sequence[str]) -> int:
     """Runs the command, and turns a wrong flag into one line and an exit code."""
     if "--help" in argv or "-h" in argv:
-        parser = argparse.ArgumentParser(
-            prog=_PROGRAM,
-            description="Reads an input as `stream` would, and says what holds its watermark "
-            "back, for how long, and what helps. It takes the flags of `stream` (those of windows "
-            "and outputs are not looked at; --report writes JSON).",
-            allow_abbrev=False,
+        text = (
+            "Reads an input as `stream` would, and says what holds its watermark back, for how "
+            "long, and what helps. It takes the flags of `stream` (those of windows and outputs "
+            "are not looked at; --report writes JSON)."
         )
-        ExplainOptions._add_argparse_args(parser)
-        StreamOptions._add_argparse_args(parser)
-        print(parser.format_help())
+        print(help_of(_PROGRAM, text, ExplainOptions, StreamOptions))
         return 0
     try:
         return run_explain(argv, Console())

@@ -83,6 +83,20 @@ def refuse_strange(argv: Sequence[str], own: Sequence[type[Any]]) -> None:
     refuse_unknown(parser, unknown)
 
 
+def help_of(program: str, description: str, *own: type[Any]) -> str:
+    """Gives the help text of a command's own flags.
+
+    Args:
+        program: Its name.
+        description: What it does.
+        own: Its options.
+    """
+    parser = argparse.ArgumentParser(prog=program, description=description, allow_abbrev=False)
+    for options in own:
+        options._add_argparse_args(parser)
+    return parser.format_help()
+
+
 def truth(name: str, text: str) -> bool:
     """Reads `true` or `false`.
 

@@ -24,7 +24,6 @@ import math
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from types import TracebackType
 from typing import Final, NamedTuple
 
 from prometheus_client import CollectorRegistry, start_http_server, write_to_textfile
@@ -230,12 +229,7 @@ class MetricsServer:
     def __enter__(self) -> MetricsServer:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -327,12 +321,7 @@ class MetricsFile:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _run(self) -> None:

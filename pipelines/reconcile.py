@@ -18,9 +18,8 @@ import apache_beam as beam
 import orjson
 from apache_beam.options.pipeline_options import PipelineOptions
 from rich.console import Console
-from sqlalchemy.exc import DatabaseError
 
-from beam_lateness.pipelines.flags import refuse_strange, truth
+from beam_lateness.pipelines.flags import help_of, refuse_strange, truth
 from beam_lateness.pipelines.flink.options import FlinkOptions, Job, asks_flink, in_job_server
 from beam_lateness.pipelines.flink.run import ClusterRun
 from beam_lateness.pipelines.report import check_writable
@@ -28,7 +27,7 @@ from beam_lateness.pipelines.runners import choose_engine
 from beam_lateness.pipelines.running import INTERRUPTED, OK, outcome, run_to_end
 from beam_lateness.pipelines.runs import new_run
 from beam_lateness.transforms import metrics
-from beam_lateness.transforms.database import open_database, without_login
+from beam_lateness.transforms.database import looking, without_login
 from beam_lateness.transforms.private_files import write_private
 from beam_lateness.transforms.reconcile.correction import Correction
 from beam_lateness.transforms.reconcile.ledger import Ledger
@@ -121,16 +120,9 @@ def _aggregate(options: Any) -> tuple[str, ...]:
     if options.aggregate is not None:
         given = tuple(name.strip() for name in options.aggregate.split(","))
         Correction(given)
-    engine = open_database(options.output, "output (--output)", exists=True)
-    try:
-        with engine.connect() as connection:
-            runs = RunsTable(options.table).with_rows(connection)
-            noted = {run.aggregate for run in runs.values()}
-    except DatabaseError as error:
-        msg = f"output (--output) {without_login(options.output)!r} cannot be used: {error.orig}"
-        raise ValueError(msg) from error
-    finally:
-        engine.dispose()
+    with looking(options.output, "output (--output)") as connection:
+        runs = RunsTable(options.table).with_rows(connection)
+    noted = {run.aggregate for run in runs.values()}
     if given is not None and noted and given not in noted:
         shown = " or ".join(",".join(each) for each in sorted(noted))
         msg = f"--aggregate={options.aggregate}, but the job that wrote the table has {shown}"
@@ -273,15 +265,12 @@ def _finish(
 def main(argv: Sequence[str]) -> int:
     """Runs the command, and turns what goes wrong into one line and an exit code."""
     if "--help" in argv or "-h" in argv:
-        parser = argparse.ArgumentParser(
-            prog=_PROGRAM,
-            description="Adds the too late records of a job's dead letters to the windows that "
-            "they belong to, each record once: run twice, or at the same time, it changes nothing "
-            "more. Beam's own flags, such as --runner, may follow.",
-            allow_abbrev=False,
+        text = (
+            "Adds the too late records of a job's dead letters to the windows that they belong to, "
+            "each record once: run twice, or at the same time, it changes nothing more. Beam's own "
+            "flags, such as --runner, may follow."
         )
-        ReconcileOptions._add_argparse_args(parser)
-        print(parser.format_help())
+        print(help_of(_PROGRAM, text, ReconcileOptions))
         return OK
     return outcome(_PROGRAM, partial(run_reconcile, argv, Console()))
 

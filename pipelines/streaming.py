@@ -18,6 +18,7 @@ from rich.text import Text
 from beam_lateness.pipelines.bookkeeping import begin_run, end_run
 from beam_lateness.pipelines.contradictions import REPLACES_OTHERS, check_contradictions
 from beam_lateness.pipelines.ended import Ended
+from beam_lateness.pipelines.flags import help_of
 from beam_lateness.pipelines.flink.options import (
     FlinkOptions,
     Job,
@@ -29,11 +30,7 @@ from beam_lateness.pipelines.flink.options import (
 from beam_lateness.pipelines.flink.run import ClusterRun
 from beam_lateness.pipelines.options import StreamConfig, StreamOptions, check_flags, read_config
 from beam_lateness.pipelines.outputs import dead_letters, remove_stale, write_panes
-from beam_lateness.pipelines.profiles import (
-    Profile,
-    apply_profile,
-    stream_flags,
-)
+from beam_lateness.pipelines.profiles import Profile, apply_profile, stream_flags
 from beam_lateness.pipelines.progress import Progress
 from beam_lateness.pipelines.report import Report, format_time
 from beam_lateness.pipelines.runners import choose_engine
@@ -166,9 +163,11 @@ def run_stream(argv: Sequence[str], console: Console) -> int:
         finally:
             sys.stderr = shown
     report = Report.of(ended.counts, engine.name, run)
-    if not ended.interrupted and (report.balanced or not ended.whole):
+    code = _code(report, ended)
+    if code == OK:
         end_run(config, run)
-    return _finish(report, config, console, ended)
+    _tell(report, config, console, ended)
+    return code
 
 
 def _check_meaning(profile: Profile | None, config: StreamConfig, console: Console) -> None:
@@ -223,7 +222,13 @@ def _check_detached(detach: bool, config: StreamConfig) -> None:
         raise ValueError(msg)
 
 
-def _finish(report: Report, config: StreamConfig, console: Console, ended: Ended) -> int:
+def _code(report: Report, ended: Ended) -> int:
+    if ended.interrupted:
+        return INTERRUPTED
+    return OK if report.balanced or not ended.whole else FAILED
+
+
+def _tell(report: Report, config: StreamConfig, console: Console, ended: Ended) -> None:
     judged = "balance" if ended.whole else "since the job began anew"
     console.print(f"{judged}: {report.balance()}", highlight=False, soft_wrap=True)
     watermark = format_time(report.watermark_ms)
@@ -247,8 +252,6 @@ def _finish(report: Report, config: StreamConfig, console: Console, ended: Ended
         )
         open_records = f"{report.unaccounted:,} records were" if ended.whole else "records are"
         console.print(f"interrupted: {open_records} in windows still open; {again}", soft_wrap=True)
-        return INTERRUPTED
-    return OK if report.balanced or not ended.whole else FAILED
 
 
 def _again(config: StreamConfig) -> str:
@@ -271,16 +274,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def usage() -> str:
     """Gives the help text of the job's own flags."""
-    import argparse
-
-    parser = argparse.ArgumentParser(
-        prog=_PROGRAM,
-        description="Aggregates a stream of events in windows that correct themselves, and keeps "
-        "what comes too late. Beam's own flags, such as --runner, may follow.",
-        allow_abbrev=False,
+    return help_of(
+        _PROGRAM,
+        "Aggregates a stream of events in windows that correct themselves, and keeps what comes "
+        "too late. Beam's own flags, such as --runner, may follow.",
+        StreamOptions,
     )
-    StreamOptions._add_argparse_args(parser)
-    return parser.format_help()
 
 
 if __name__ == "__main__":

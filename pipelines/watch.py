@@ -10,6 +10,8 @@ from typing import Any, Final
 from apache_beam.pvalue import PCollection
 from rich.console import Console
 
+from beam_lateness.pipelines.flags import whole
+from beam_lateness.pipelines.ports import LARGEST
 from beam_lateness.pipelines.prometheus import MetricsFile, serve
 from beam_lateness.transforms.batch import EventBatch
 from beam_lateness.transforms.lateness.alerts import LateRateAlert
@@ -18,7 +20,6 @@ from beam_lateness.transforms.sinks.alerts import SendAlerts
 
 _PER: Final = "1m"
 _TO: Final = "log"
-_LARGEST_PORT: Final = 65535
 
 
 def add_watch_flags(add: Callable[..., Any]) -> None:
@@ -133,22 +134,17 @@ def _share(text: str | None) -> float | None:
     if text is None:
         return None
     try:
-        share = float(text)
+        return float(text)
     except ValueError:
-        share = -1.0
-    if not 0 <= share < 1:
-        msg = (
-            f"--alert_threshold must be a share of at least 0 and less than 1, got {text!r}; "
-            "0.01 is one record in a hundred"
-        )
-        raise ValueError(msg)
-    return share
+        msg = f"--alert_threshold must be a number, got {text!r}; 0.01 is one record in a hundred"
+        raise ValueError(msg) from None
 
 
 def _port(text: str | None) -> int | None:
     if text is None:
         return None
-    if not text.isdecimal() or int(text) > _LARGEST_PORT:
-        msg = f"--metrics_port must be a number from 0 to {_LARGEST_PORT}, got {text!r}"
+    port = whole("--metrics_port", text, least=0)
+    if port > LARGEST:
+        msg = f"--metrics_port must be a number from 0 to {LARGEST}, got {text!r}"
         raise ValueError(msg)
-    return int(text)
+    return port

@@ -80,6 +80,30 @@ def open_database(url: str, name: str, *, exists: bool = False) -> Engine:
     raise ValueError(msg)
 
 
+@contextmanager
+def looking(url: str, name: str) -> Iterator[Connection]:
+    """Opens a database that is there, to look at it; nothing is made or changed by that.
+
+    Args:
+        url: The database, as for `open_database`.
+        name: What to call it in an error, such as `output (--output)`.
+
+    Raises:
+        ValueError: If it is not there, or cannot be read.
+    """
+    engine = open_database(url, name, exists=True)
+    try:
+        with engine.connect() as connection:
+            inspect(connection).has_table("any")  # SQLite looks at its file no sooner
+            connection.rollback()
+            yield connection
+    except DatabaseError as error:
+        msg = f"{name} {without_login(url)!r} cannot be used: {_first_line(error)}"
+        raise ValueError(msg) from error
+    finally:
+        engine.dispose()
+
+
 def _open_file(url: URL, name: str, exists: bool) -> Engine:
     shown = str(url)
     if url.database in (None, "", ":memory:"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import tempfile
+from collections.abc import Callable
 from contextlib import suppress
 from io import FileIO
 from typing import Final
@@ -88,6 +89,44 @@ def make_private_folder(path: str | os.PathLike[str]) -> None:
         '0o700'
     """
     os.makedirs(path, _FOLDER_MODE, exist_ok=True)
+
+
+class OwnFile:
+    """A file that nobody else appends to; after a failed write another one is begun.
+
+    Args:
+        name: Names a new file; its folder exists.
+    """
+
+    def __init__(self, name: Callable[[], str]) -> None:
+        self._name = name
+        self._path: str | None = None
+
+    def append(self, data: bytes) -> None:
+        """Appends with one write; when it returns, all of it outlives a loss of power.
+
+        Raises:
+            OSError: If it cannot be written; what follows goes to a new file, since this one may
+                end within a line.
+        """
+        known, self._path = self._path, None
+        path = known or self._name()
+        with append_private(path) as file:
+            write_all(file, data)
+            os.fsync(file.fileno())
+        if known is None:
+            sync_folder(os.path.dirname(path) or ".")
+        self._path = path
+
+
+def is_writable_folder(directory: str) -> bool:
+    """Makes a private folder if need be; says whether it is a local one that can be written."""
+    try:
+        if "://" not in directory:
+            make_private_folder(directory)
+        return os.access(directory, os.W_OK | os.X_OK)
+    except OSError:
+        return False
 
 
 def write_all(file: FileIO, data: bytes) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, Final, NamedTuple
 
 ON_TIME: Final = "ON_TIME"
@@ -35,6 +36,39 @@ class Pane(NamedTuple):
     timing: str
     watermark: int | None = None
     record_ids: tuple[str, ...] | None = None
+
+
+def pane_fields(pane: Pane, run: str) -> dict[str, Any]:
+    """Gives a pane by the names of the columns and fields that all stores have.
+
+    Args:
+        pane: The pane.
+        run: The run that it is of.
+
+    Example:
+        >>> pane_fields(Pane("a", 0, 60_000, 7, 3, 0, "ON_TIME"), "run-1")["pane_index"]
+        0
+    """
+    return {
+        "key": pane.key,
+        "window_start_ms": pane.window_start,
+        "window_end_ms": pane.window_end,
+        "value": pane.value,
+        "count": pane.count,
+        "pane_index": pane.index,
+        "timing": pane.timing,
+        "run": run,
+    }
+
+
+def key_text(key: Any) -> str:
+    """Gives a key as it stands in a table: what is no text is JSON.
+
+    Example:
+        >>> key_text("JFK"), key_text(("JFK", 1))
+        ('JFK', '["JFK", 1]')
+    """
+    return key if isinstance(key, str) else json.dumps(key, default=repr)
 
 
 class RefusedPane(NamedTuple):

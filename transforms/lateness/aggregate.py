@@ -256,6 +256,7 @@ class _MergePartials(beam.DoFn):
             indices = rows.select([KEY, PANES]).sort_by(order).column(PANES)
             rows = _with_panes(news.sort_by(order), indices)
         start, end = to_ms(window.start), self._end_ms(window)
+        reached = end if self._trace and timing == ON_TIME else None
         for piece in slices(rows, _PANES_AT_ONCE):
             keys = piece.column(KEY).to_pylist()
             if self._key_coder is not None:
@@ -263,13 +264,10 @@ class _MergePartials(beam.DoFn):
             values = self._aggregation.values(piece)
             counts, panes = piece.column(COUNT).to_pylist(), piece.column(PANES).to_pylist()
             for key, value, count, pane in zip(keys, values, counts, panes, strict=True):
-                pane_of_key = Pane(key, start, end, value, count, pane - 1, timing)
+                made = Pane(key, start, end, value, count, pane - 1, timing, reached)
                 if traces and key in traces:  # a key without traces may have no hash
-                    yield pane_of_key._replace(**traces[key]._asdict())
-                elif self._trace and timing == ON_TIME:
-                    yield pane_of_key._replace(watermark=end)
-                else:
-                    yield pane_of_key
+                    made = made._replace(**traces[key]._asdict())
+                yield made
 
     def _end_ms(self, window: IntervalWindow) -> int:
         return to_ms(window.end) - self._windows.allowed_lateness_ms - SLACK_MS

@@ -24,22 +24,18 @@ def judged_elsewhere(letter: Letter, row: Mapping[str, Any] | None, runs: Runs) 
     row_run = None if row is None else row["run"]
     if len(runs) and letter.run and letter.run not in runs:
         detail = f"its run, {letter.run}, did not write this table: it is another job's letter"
-        return _left(OTHER_JOB, detail, letter)
+        return letter.left(OTHER_JOB, detail)
     by = runs.superseding(letter.run, letter.split, row_run)
     if by is not None:
         detail = (
             f"run {by} has read its input again from the start: the record is in a result of that "
             "run, or in a dead letter of it, or was dropped by it"
         )
-        return _left(SUPERSEDED, detail, letter)
+        return letter.left(SUPERSEDED, detail)
     if row_run is not None and runs.is_ahead(letter.run, letter.split, row_run):
         detail = (
             f"its run broke off before this window, whose row is of run {row_run}, which "
             "judged the record for itself: start the job again"
         )
-        return _left(UNFINISHED, detail, letter)
+        return letter.left(UNFINISHED, detail)
     return None
-
-
-def _left(reason: str, detail: str, letter: Letter) -> Left:
-    return Left(reason, detail, letter.record_id, letter.file, None)

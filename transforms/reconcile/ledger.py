@@ -137,7 +137,7 @@ class Ledger:
 
         items = [(cell, letter) for cell in sorted(letters) for letter in letters[cell]]
         for (_, letter), detail in write_or_refuse(items, write, "reconciliation"):
-            left.append(_left(UNFIT, f"the database refuses it: {detail}", letter))
+            left.append(letter.left(UNFIT, f"the database refuses it: {detail}"))
         return corrected, left
 
     def _outrun(
@@ -171,7 +171,7 @@ class Ledger:
                 try:
                     new = self._corrected(row, fresh)
                 except (ValueError, OverflowError) as error:
-                    left += [_left(UNFIT, str(error), each) for each in fresh]
+                    left += [each.left(UNFIT, str(error)) for each in fresh]
                     self._withdraw(connection, fresh)
                     continue
                 if new is not None:
@@ -202,7 +202,7 @@ class Ledger:
             if why is None:
                 fit.append(letter)
             else:
-                left.append(_left(UNFIT, why, letter))
+                left.append(letter.left(UNFIT, why))
         return fit
 
     def _lock(self, connection: Connection) -> None:
@@ -340,10 +340,6 @@ class Ledger:
 
 def _known(where: Cell, cell: Cell, letter: Letter) -> Left:
     if where == cell:
-        return _left(APPLIED, "it stands in its window already", letter)
+        return letter.left(APPLIED, "it stands in its window already")
     detail = f"a record of this id stands in the window {where[1]} of {where[0]!r} already"
-    return _left(ELSEWHERE, detail, letter)
-
-
-def _left(reason: str, detail: str, letter: Letter) -> Left:
-    return Left(reason, detail, letter.record_id, letter.file, None)
+    return letter.left(ELSEWHERE, detail)

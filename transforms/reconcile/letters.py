@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
+from beam_lateness.transforms.results import key_text
 from beam_lateness.transforms.sinks.dead_letters import REFUSED, TOO_LATE
-from beam_lateness.transforms.sinks.window_table import key_text
 
 UNREADABLE: Final = "unreadable"
 UNFINISHED: Final = "unfinished_line"
@@ -44,6 +44,10 @@ class Letter(NamedTuple):
     run: str
     file: str
     split: str | None = None
+
+    def left(self, reason: str, detail: str) -> Left:
+        """Says why it is not applied."""
+        return Left(reason, detail, self.record_id, self.file, None)
 
 
 class Left(NamedTuple):

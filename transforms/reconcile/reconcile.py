@@ -11,10 +11,8 @@ from typing import Any, Final
 import apache_beam as beam
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.pvalue import PBegin, PCollection, TaggedOutput
-from apache_beam.transforms.window import GlobalWindow
+from apache_beam.transforms.window import GlobalWindows
 from apache_beam.typehints import typehints
-from apache_beam.utils.timestamp import MIN_TIMESTAMP
-from apache_beam.utils.windowed_value import WindowedValue
 
 from beam_lateness.transforms import metrics
 from beam_lateness.transforms.database import without_login
@@ -248,9 +246,10 @@ class _Apply(beam.DoFn):
 
     def finish_bundle(self) -> Iterable[Any]:
         for each in self._flush():
-            tag, value = (each.tag, each.value) if isinstance(each, TaggedOutput) else (None, each)
-            windowed = WindowedValue(value, MIN_TIMESTAMP, (GlobalWindow(),))
-            yield windowed if tag is None else TaggedOutput(tag, windowed)
+            if isinstance(each, TaggedOutput):
+                yield TaggedOutput(each.tag, GlobalWindows.windowed_value(each.value))
+            else:
+                yield GlobalWindows.windowed_value(each)
 
     def _flush(self) -> Iterable[Any]:
         letters, self._letters = self._letters, {}

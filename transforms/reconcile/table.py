@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from sqlalchemy import inspect, select
-from sqlalchemy.exc import DatabaseError
 
-from beam_lateness.transforms.database import POSTGRESQL, open_database, without_login
+from beam_lateness.transforms.database import POSTGRESQL, looking, without_login
 from beam_lateness.transforms.reconcile.correction import Correction
 from beam_lateness.transforms.sinks.audit_trail import AuditTrail
 from beam_lateness.transforms.sinks.window_table import WindowTable, values_of
@@ -34,9 +33,8 @@ def open_windows(url: str, table: str, correction: Correction) -> WindowTable:
 
 def _look(url: str, table: str) -> bool:
     """Says whether a table has an audit trail."""
-    engine = open_database(url, "output (--output)", exists=True)
-    try:
-        found = inspect(engine)
+    with looking(url, "output (--output)") as connection:
+        found = inspect(connection)
         if not found.has_table(table):
             msg = (
                 f"output (--output) {without_login(url)!r} has no table {table!r} (--table): give "
@@ -44,11 +42,6 @@ def _look(url: str, table: str) -> bool:
             )
             raise ValueError(msg)
         return bool(found.has_table(AuditTrail.of(table).entries.name))
-    except DatabaseError as error:
-        msg = f"output (--output) {without_login(url)!r} cannot be used: {error.orig}"
-        raise ValueError(msg) from error
-    finally:
-        engine.dispose()
 
 
 def _check_values(windows: WindowTable, correction: Correction) -> None:

@@ -19,10 +19,9 @@ from beam_lateness.transforms.database import (
     write_or_refuse,
     writing,
 )
-from beam_lateness.transforms.results import Pane, RefusedPane
+from beam_lateness.transforms.results import Pane, RefusedPane, key_text, pane_fields
 from beam_lateness.transforms.sinks.upsert import WritePanes
 from beam_lateness.transforms.sinks.window_table import (
-    key_text,
     later_run,
     remove_rows,
     require_values,
@@ -102,19 +101,7 @@ class PaneTable:
         ]
 
     def _write(self, run: str, panes: Sequence[tuple[tuple[str, int, int], Pane]]) -> None:
-        rows = [
-            {
-                "key": key,
-                "window_start_ms": start,
-                "pane_index": index,
-                "window_end_ms": pane.window_end,
-                "value": pane.value,
-                "count": pane.count,
-                "timing": pane.timing,
-                "run": run,
-            }
-            for (key, start, index), pane in panes
-        ]
+        rows = [{**pane_fields(pane, run), "key": key} for (key, _, _), pane in panes]
         with writing(self._engine) as connection:
             connection.execute(self._insert, rows)
 

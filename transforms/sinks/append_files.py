@@ -8,6 +8,7 @@ import re
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from numbers import Real
 from typing import Any, Final, Literal, Protocol
 
@@ -16,14 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from apache_beam.pvalue import PCollection
 
-from beam_lateness.transforms.private_files import (
-    append_private,
-    make_private_folder,
-    sync_folder,
-    write_all,
-    write_private,
-)
-from beam_lateness.transforms.results import Pane
+from beam_lateness.transforms.private_files import OwnFile, is_writable_folder, write_private
+from beam_lateness.transforms.results import Pane, pane_fields
 from beam_lateness.transforms.sinks.topics import pane_message
 
 JSONL: Final = "jsonl"
@@ -78,15 +73,10 @@ def pane_row(pane: Pane, run: str) -> dict[str, Any]:
     """
     message = pane_message(pane, run)
     return {
+        **pane_fields(pane, run),
         "key": message.attributes["key"],
-        "window_start_ms": pane.window_start,
-        "window_end_ms": pane.window_end,
         "value": json.dumps(json.loads(message.data)["value"]),
         "value_number": _number(pane.value),
-        "count": pane.count,
-        "pane_index": pane.index,
-        "timing": pane.timing,
-        "run": run,
     }
 
 
@@ -120,21 +110,12 @@ class JsonLinesFiles:
     at_once = 5_000
 
     def __init__(self, directory: str, run: str) -> None:
-        self._directory, self._run = directory, run
-        self._path: str | None = None
+        self._run = run
+        self._file = OwnFile(partial(_new_path, directory, run, JSONL))
 
     def write(self, panes: Sequence[Pane]) -> None:
         """Appends panes; after a failure, which may leave a part of a line, goes to a new file."""
-        data = b"".join(pane_line(pane, self._run) for pane in panes)
-        path, self._path = self._path, None
-        is_new = path is None
-        path = path or _new_path(self._directory, self._run, JSONL)
-        with append_private(path) as file:
-            write_all(file, data)
-            os.fsync(file.fileno())
-        if is_new:  # its name must outlive a loss of power too
-            sync_folder(self._directory)
-        self._path = path
+        self._file.append(b"".join(pane_line(pane, self._run) for pane in panes))
 
 
 class ParquetFiles:
@@ -215,13 +196,7 @@ class AppendPanesToFiles(beam.PTransform[PCollection[Pane], PCollection[Any]]):
                 f"names), got {self.run!r}; runs.new_run() makes one"
             )
             raise ValueError(msg)
-        try:
-            if "://" not in self.directory:
-                make_private_folder(self.directory)
-            writable = os.access(self.directory, os.W_OK | os.X_OK)
-        except OSError:
-            writable = False
-        if not writable:
+        if not is_writable_folder(self.directory):
             msg = (
                 f"directory (--output) must be a writable local folder, got {self.directory!r}; "
                 "give the path of one, or of one that can be made"

@@ -9,9 +9,8 @@ from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, and_, case, func, inspect, select
-from sqlalchemy.exc import DatabaseError
 
-from beam_lateness.transforms.database import SQLITE, open_database, without_login
+from beam_lateness.transforms.database import SQLITE, looking, without_login
 from beam_lateness.transforms.sinks.audit_trail import FIRST_HASH, AuditTrail, Entry, value_text
 from beam_lateness.transforms.sinks.window_table import (
     RETRACTION,
@@ -101,37 +100,27 @@ def reading_trail(url: str, table: str) -> Iterator[tuple[AuditTrail, Connection
     Raises:
         ValueError: If the database cannot be used or has no such trail.
     """
-    engine = open_database(url, "output (--output)", exists=True)
     trail = AuditTrail.of(table)
-    try:
-        with _connect(engine, url) as connection:
-            found = inspect(connection)
-            missing = [each.name for each in trail.tables if not found.has_table(each.name)]
-            if missing:
-                msg = (
-                    f"{without_login(url)!r} has no audit trail of {table!r} (--table): no table "
-                    f"{missing[0]!r}; one is written with --audit=true"
-                )
-                raise ValueError(msg)
-            yield trail, connection
-    finally:
-        engine.dispose()
+    with looking(url, "output (--output)") as connection:
+        connection = _snapshot(connection)
+        found = inspect(connection)
+        missing = [each.name for each in trail.tables if not found.has_table(each.name)]
+        if missing:
+            msg = (
+                f"{without_login(url)!r} has no audit trail of {table!r} (--table): no table "
+                f"{missing[0]!r}; one is written with --audit=true"
+            )
+            raise ValueError(msg)
+        yield trail, connection
 
 
-def _connect(engine: Any, url: str) -> Connection:
-    try:
-        connection: Connection = engine.connect()
-        inspect(connection).has_table(TABLE_NAME)  # SQLite looks at its file no sooner
-        connection.rollback()
-    except DatabaseError as error:
-        msg = f"output (--output) {without_login(url)!r} cannot be used: {error.orig}"
-        raise ValueError(msg) from error
-    if engine.dialect.name == SQLITE:
-        driver: Any = connection.connection.driver_connection
-        driver.text_factory = _text  # one text that is no UTF-8 must not hide all the others
-        connection.exec_driver_sql("BEGIN")
-    else:
-        connection = connection.execution_options(isolation_level="REPEATABLE READ")
+def _snapshot(connection: Connection) -> Connection:
+    """Makes a connection see the state of one moment."""
+    if connection.dialect.name != SQLITE:
+        return connection.execution_options(isolation_level="REPEATABLE READ")
+    driver: Any = connection.connection.driver_connection
+    driver.text_factory = _text  # one text that is no UTF-8 must not hide all the others
+    connection.exec_driver_sql("BEGIN")
     return connection
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from apache_beam.utils.retry import FuzzedExponentialIntervals
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from beam_lateness.transforms.results import Pane
+from beam_lateness.transforms.results import Pane, key_text, pane_fields
 from beam_lateness.transforms.sinks.topic_messages import load_client
 
 ValueType: TypeAlias = Literal["INT64", "FLOAT64", "BIGNUMERIC", "JSON"]
@@ -189,21 +189,16 @@ class RowEncoder:
         if pane.count < 0 or pane.index < 0:
             msg = f"count and index must not be negative, got {pane.count} and {pane.index}"
             raise ValueError(msg)
-        key = pane.key if isinstance(pane.key, str) else json.dumps(pane.key, default=repr)
+        key = key_text(pane.key)
         row = self._class(
-            key=key,
-            window_start_ms=pane.window_start,
-            window_end_ms=pane.window_end,
-            value=encode_value(pane.value, self._value_type),
-            count=pane.count,
-            pane_index=pane.index,
-            timing=pane.timing,
-            run=self._run,
-            # Padded, so that the order is the same whether it is read as numbers or as text.
-            **{
+            **pane_fields(pane, self._run)
+            | {
+                "key": key,
+                "value": encode_value(pane.value, self._value_type),
                 CHANGE_TYPE: "UPSERT",
+                # Padded, so that the order is the same whether it is read as numbers or as text.
                 CHANGE_SEQUENCE_NUMBER: f"{self._sections}/{pane.count:016X}/{pane.index:016X}",
-            },
+            }
         )
         order = (pane.count, pane.index)
         return Row(place, (key, pane.window_start), order, row.SerializeToString())

@@ -14,12 +14,7 @@ import apache_beam as beam
 import orjson
 from apache_beam.pvalue import PCollection
 
-from beam_lateness.transforms.private_files import (
-    append_private,
-    make_private_folder,
-    sync_folder,
-    write_all,
-)
+from beam_lateness.transforms.private_files import OwnFile, is_writable_folder
 from beam_lateness.transforms.results import InvalidRecord, RefusedPane, TooLateRecord
 
 TOO_LATE: Final = "too_late"
@@ -130,13 +125,7 @@ class WriteDeadLetters(beam.PTransform[PCollection[Any], PCollection[Any]]):
 
     def __post_init__(self) -> None:
         super().__init__()
-        try:
-            if "://" not in self.directory:
-                make_private_folder(self.directory)
-            writable = os.access(self.directory, os.W_OK)
-        except OSError:
-            writable = False
-        if not writable:
+        if not is_writable_folder(self.directory):
             msg = f"directory (--dead_letters) must be a writable local folder: {self.directory!r}"
             raise ValueError(msg)
 
@@ -159,9 +148,11 @@ class _Append(beam.DoFn):
         self._written = written
 
     def setup(self) -> None:
+        self._file = OwnFile(self._new_path)
+
+    def _new_path(self) -> str:
         name = f"dead-letters-{self._run}-{uuid.uuid4().hex[:8]}.jsonl"
-        self._path = os.path.join(self._directory, name)
-        self._is_new = True
+        return os.path.join(self._directory, name)
 
     def start_bundle(self) -> None:
         self._lines: list[bytes] = []
@@ -182,16 +173,7 @@ class _Append(beam.DoFn):
     def _flush(self) -> None:
         if not self._lines:
             return
-        try:
-            with append_private(self._path) as file:
-                write_all(file, b"".join(self._lines))
-                os.fsync(file.fileno())
-        except OSError:
-            self.setup()  # another file: this one may end within a line
-            raise
-        if self._is_new:  # its name must outlive a loss of power too
-            sync_folder(self._directory)
-            self._is_new = False
+        self._file.append(b"".join(self._lines))
         records = self._records
         self.start_bundle()
         if self._written is not None:

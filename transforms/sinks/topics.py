@@ -14,7 +14,7 @@ import numpy as np
 import orjson
 from apache_beam.pvalue import PCollection
 
-from beam_lateness.transforms.results import InvalidRecord, Pane, TooLateRecord
+from beam_lateness.transforms.results import InvalidRecord, Pane, TooLateRecord, pane_fields
 from beam_lateness.transforms.sinks.dead_letters import dead_letter, encode_letter
 from beam_lateness.transforms.sinks.topic_messages import Message, TopicWriter
 from beam_lateness.transforms.sinks.topic_urls import KafkaTopic, parse_topic
@@ -51,16 +51,7 @@ def pane_message(pane: Pane, run: str, *, kafka: bool = False) -> Message:
     }
     if not kafka:
         attributes["key"] = _text(key)
-    payload = {
-        "key": key,
-        "window_start_ms": pane.window_start,
-        "window_end_ms": pane.window_end,
-        "value": _plain(pane.value),
-        "count": pane.count,
-        "pane_index": pane.index,
-        "timing": pane.timing,
-        "run": run,
-    }
+    payload = {**pane_fields(pane, run), "key": key, "value": _plain(pane.value)}
     return Message(_json(payload), _json([key, pane.window_start]), attributes)
 
 

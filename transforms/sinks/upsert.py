@@ -9,8 +9,7 @@ from typing import Final, Protocol
 
 import apache_beam as beam
 from apache_beam.pvalue import PCollection
-from apache_beam.transforms.window import GlobalWindow
-from apache_beam.utils.timestamp import MIN_TIMESTAMP
+from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.windowed_value import WindowedValue
 
 from beam_lateness.transforms import metrics
@@ -20,7 +19,6 @@ from beam_lateness.transforms.sinks.window_values import NUMBER
 
 _ROWS_AT_ONCE: Final = 5000
 _REFUSED = metrics.Count(metrics.REFUSED_PANES)
-_GLOBALLY: Final = WindowedValue(None, MIN_TIMESTAMP, (GlobalWindow(),))
 
 
 @dataclass(eq=False)
@@ -123,7 +121,7 @@ class WritePanes(beam.DoFn):
         return self._flush() if len(self._panes) >= _ROWS_AT_ONCE else ()
 
     def finish_bundle(self) -> Iterable[WindowedValue]:
-        return [_GLOBALLY.with_value(each) for each in self._flush()]
+        return [GlobalWindows.windowed_value(each) for each in self._flush()]
 
     def _flush(self) -> list[RefusedPane]:
         panes, self._panes = self._panes, []

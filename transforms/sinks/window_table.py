@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, TypeAlias
@@ -34,7 +33,7 @@ from beam_lateness.transforms.database import (
     write_or_refuse,
     writing,
 )
-from beam_lateness.transforms.results import Pane, RefusedPane
+from beam_lateness.transforms.results import Pane, RefusedPane, key_text, pane_fields
 from beam_lateness.transforms.sinks.audit_trail import AuditTrail, Change
 from beam_lateness.transforms.sinks.window_values import JSON, NUMBER, VALUES, ValueType
 
@@ -111,16 +110,6 @@ def remove_rows(
 def later_run(engine: Engine, new: Any, old: Any) -> Any:
     """Compares names of runs as Python does, whatever the database's language."""
     return new.collate("C") > old.collate("C") if engine.dialect.name == POSTGRESQL else new > old
-
-
-def key_text(key: Any) -> str:
-    """Gives a key as it stands in the table: what is no text is JSON.
-
-    Example:
-        >>> key_text("JFK"), key_text(("JFK", 1))
-        ('JFK', '["JFK", 1]')
-    """
-    return key if isinstance(key, str) else json.dumps(key, default=repr)
 
 
 class WindowTable:
@@ -296,17 +285,7 @@ class WindowTable:
 
 
 def _row(cell: Cell, pane: Pane, run: str) -> dict[str, Any]:
-    return {
-        "key": cell[0],
-        "window_start_ms": pane.window_start,
-        "window_end_ms": pane.window_end,
-        "value": pane.value,
-        "count": pane.count,
-        "reconciled": 0,
-        "pane_index": pane.index,
-        "timing": pane.timing,
-        "run": run,
-    }
+    return {**pane_fields(pane, run), "key": cell[0], "reconciled": 0}
 
 
 def _order(pane: Pane) -> tuple[int, int]:

@@ -11,10 +11,10 @@ from sqlalchemy import select, text
 
 from beam_lateness import Pane
 from beam_lateness.transforms.database import POSTGRESQL, SQLITE, open_database
+from beam_lateness.transforms.results import key_text
 from beam_lateness.transforms.sinks.window_table import (
     TABLE_NAME,
     Cell,
-    key_text,
     values_of,
     windows_table,
 )
