@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any, Final
@@ -91,6 +92,9 @@ class Killed:
         )
         process.start()
         process.join(_DEADLINE_S)
+        assert process.pid is not None
+        with suppress(ProcessLookupError):  # an engine outlives its command: nobody ran exit hooks
+            os.killpg(process.pid, signal.SIGKILL)
         code = process.exitcode
         process.close()
         if code == -signal.SIGKILL:

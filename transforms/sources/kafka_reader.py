@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
+    OFFSET_END,
     TIMESTAMP_NOT_AVAILABLE,
     KafkaError,
     KafkaException,
@@ -37,6 +38,7 @@ _BUFFERED: Final = 16 << 20  # bytes of a partition that are kept while it is no
 _OVERHEAD: Final = 200  # bytes of a message beside what it holds
 _COMMIT_EVERY_S: Final = 1.0
 _LOOK_AGAIN_S: Final = 1.0  # whether the brokers are back
+_SILENCE_S: Final = 5.0  # after which they are asked whether they are there at all
 _ANSWER_S: Final = 1.0  # for which a question may hold up the reading
 _END_S: Final = 5.0  # for which a job that ends waits for the brokers
 
@@ -63,6 +65,7 @@ class Client:
         self._bytes: dict[int, int] = {}
         self._last: dict[int, int] = {}  # offsets to commit at the end
         self._looked = self._asked = self._pumped = 0.0
+        self._heard = self._answered = 0.0
 
     def add(self, partition: int, offset: int) -> None:
         """Begins to read a partition."""
@@ -119,6 +122,7 @@ class Client:
         wait_s = self._batch_s if now - self._pumped >= self._batch_s else 0.0
         for message in self._consumer.consume(_MESSAGES_AT_ONCE, wait_s):
             error, partition = message.error(), message.partition()
+            self._heard = now
             if error is None and partition in self._buffers:
                 self._buffers[partition].append(message)
                 self._next[partition] = int(message.offset() or 0) + 1
@@ -132,8 +136,7 @@ class Client:
                 self._next[partition] = max(self._next[partition], int(message.offset() or 0))
             else:
                 self._refuse(message, error)
-        if self._errors.doubt:
-            self._look_again()
+        self._ask(now)
         self._pumped = time.monotonic()
         full = {p for p in self._buffers if self._bytes[p] >= _BUFFERED}
         for partition in full - self._paused:
@@ -157,31 +160,33 @@ class Client:
             raise ValueError(explain(self.source, error))
         self._notices.show(f"cannot be read for now: {error.str()}")
 
-    def _look_again(self) -> None:
-        """Asks whether the brokers are back: what they have not answered is no silence.
+    def _ask(self, now: float) -> None:
+        """Asks where the partitions end, if that is in doubt or was said long ago.
 
-        What they had said before the outage counts no more, and they say only once that there is
-        nothing more: so they are asked.
+        What the brokers do not answer is no silence, and what they said before an outage counts no
+        more. The client library does not tell every outage, nor an end a second time.
         """
-        self._at_end = dict.fromkeys(self._at_end, False)
-        now = time.monotonic()
-        if now - self._asked < _LOOK_AGAIN_S:
+        held = any(self._at_end[partition] for partition in self._buffers)
+        said = self._answered if held else max(self._answered, self._heard)
+        if now - self._asked < _LOOK_AGAIN_S or not (
+            self._errors.doubt or now - said >= _SILENCE_S
+        ):
             return
         self._asked = now
+        wanted = [TopicPartition(self.source.topic, each, OFFSET_END) for each in self._buffers]
         try:
-            ends = {
-                partition: self._consumer.get_watermark_offsets(
-                    TopicPartition(self.source.topic, partition), timeout=_ANSWER_S
-                )[1]
-                for partition in self._buffers
-            }
-        except KafkaException:
-            why = "" if self._errors.last is None else f": {self._errors.last.str()}"
-            self._notices.show(f"the brokers do not answer{why}")
+            answers = self._consumer.offsets_for_times(wanted, timeout=_ANSWER_S)
+        except KafkaException as error:
+            answers, why = [], error.args[0]
+        else:
+            why = next((each.error for each in answers if each.error is not None), None)
+        self._errors.doubt = why is not None
+        if why is not None:
+            self._notices.show(f"the brokers do not answer: {(self._errors.last or why).str()}")
             return
-        self._errors.doubt = False
-        for partition, end in ends.items():
-            self._at_end[partition] = self._next[partition] >= end
+        self._answered = now
+        for each in answers:
+            self._at_end[each.partition] = self._next[each.partition] >= each.offset
 
     def take(self, partition: int, size: int) -> list[Any]:
         """Gives messages of a partition, of about `size` bytes.

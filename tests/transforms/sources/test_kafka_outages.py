@@ -140,6 +140,20 @@ def test_an_answer_from_before_an_outage_is_no_answer_after_it(
     assert not any(block.caught_up for block in blocks[:-1])
 
 
+def test_an_outage_that_the_client_library_does_not_tell_is_noticed(
+    topic: Topic, broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It leaves out what it has told before, and connections that a broker has closed."""
+    monkeypatch.setattr(kafka_lookup.Errors, "__call__", lambda self, error: None)
+    monkeypatch.setattr(kafka_reader, "_SILENCE_S", 1.0)
+    with opened(topic.source(), topic.split()) as reader:
+        catch_up(reader)
+        broker.stop()
+        catch_up(reader, caught_up=False)
+        broker.start()
+        catch_up(reader)
+
+
 @pytest.mark.parametrize("records", [0, 1])
 def test_a_silent_partition_can_become_idle_but_not_while_the_broker_is_away(
     topic: Topic, broker: KafkaBroker, records: int
