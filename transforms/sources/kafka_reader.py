@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from confluent_kafka import (
@@ -40,6 +40,7 @@ _COMMIT_EVERY_S: Final = 1.0
 _LOOK_AGAIN_S: Final = 1.0  # whether the brokers are back
 _SILENCE_S: Final = 5.0  # after which they are asked whether they are there at all
 _ANSWER_S: Final = 1.0  # for which a question may hold up the reading
+_RENEW_S: Final = 20.0  # without an answer, after which another consumer is tried
 _END_S: Final = 5.0  # for which a job that ends waits for the brokers
 
 
@@ -52,9 +53,8 @@ class Client:
 
     def __init__(self, source: Settings) -> None:
         self.source = source
-        self._errors = Errors()
         self._notices = Notices(_LOG, f"topic {source.topic} at {source.bootstrap}")
-        self._consumer = consumer_of(source, self._errors, self._committed)
+        self._connect()
         self._buffers: dict[int, deque[Any]] = {}
         self._at_end: dict[int, bool] = {}
         self._paused: set[int] = set()
@@ -64,11 +64,16 @@ class Client:
         self._next: dict[int, int] = {}
         self._bytes: dict[int, int] = {}
         self._last: dict[int, int] = {}  # offsets to commit at the end
-        self._looked = self._asked = self._pumped = 0.0
-        self._heard = self._answered = 0.0
+        self._looked = self._asked = self._pumped = self._answered = 0.0
+        self._heard = time.monotonic()
+
+    def _connect(self) -> None:
+        self._errors = Errors()
+        self._consumer = consumer_of(self.source, self._errors, self._committed)
 
     def add(self, partition: int, offset: int) -> None:
         """Begins to read a partition."""
+        self._known.setdefault(partition, OFFSET_BEGINNING)
         self._buffers[partition] = deque()
         self._at_end[partition] = False
         self._next[partition] = offset
@@ -88,10 +93,7 @@ class Client:
         if self._buffers:
             self._consumer.incremental_unassign([TopicPartition(self.source.topic, partition)])
             return False
-        # Both wait for brokers that are away, for as long as a minute.
-        ending = threading.Thread(target=self._end, name="kafka end", daemon=True)
-        ending.start()
-        ending.join(_END_S)
+        _in_thread(self._end).join(_END_S)
         return True
 
     def _end(self) -> None:
@@ -99,21 +101,36 @@ class Client:
             self._commit(self._last, wait=True)
         self._consumer.close()
 
+    def _renew(self, now: float) -> None:
+        """Goes on with another consumer.
+
+        A broker that goes down may answer that there are no brokers at all, and librdkafka then
+        forgets them for good, those it was told to start from too (its issue 5301).
+        """
+        self._heard = now
+        _in_thread(self._consumer.close)
+        self._connect()
+        self._errors.doubt = True
+        self._paused.clear()
+        self._consumer.assign(
+            [TopicPartition(self.source.topic, each, self._next[each]) for each in self._buffers]
+        )
+
     def partitions(self) -> dict[int, int]:
         """Gives the partitions, looking for new ones now and then; all of these are read."""
         now = time.monotonic()
-        if self._known and (now - self._looked < self._discovery_s or self._errors.doubt):
+        if self._errors.doubt or (self._looked and now - self._looked < self._discovery_s):
             return self._known
-        self._looked = now
         try:
             found = look_up(self._consumer, self.source, _ANSWER_S)
         except KafkaException as error:
-            self._notices.show(f"new partitions cannot be looked for: {error.args[0].str()}")
-            found = []
+            self._doubt(error.args[0])
+            return self._known
         new = set(found) - self._known.keys()
-        if self._known and new:
+        if self._looked and new:
             _LOG.info("topic %s: new partitions %s", self.source.topic, sorted(new))
         self._known.update(dict.fromkeys(new, OFFSET_BEGINNING))
+        self._looked = now
         return self._known
 
     def _pump(self) -> None:
@@ -173,6 +190,8 @@ class Client:
         ):
             return
         self._asked = now
+        if now - max(self._answered, self._heard) >= _RENEW_S:
+            self._renew(now)
         wanted = [TopicPartition(self.source.topic, each, OFFSET_END) for each in self._buffers]
         try:
             answers = self._consumer.offsets_for_times(wanted, timeout=_ANSWER_S)
@@ -180,13 +199,17 @@ class Client:
             answers, why = [], error.args[0]
         else:
             why = next((each.error for each in answers if each.error is not None), None)
-        self._errors.doubt = why is not None
         if why is not None:
-            self._notices.show(f"the brokers do not answer: {(self._errors.last or why).str()}")
+            self._doubt(why)
             return
+        self._errors.doubt = False
         self._answered = now
         for each in answers:
             self._at_end[each.partition] = self._next[each.partition] >= each.offset
+
+    def _doubt(self, error: KafkaError) -> None:
+        self._errors.doubt = True
+        self._notices.show(f"the brokers do not answer: {(self._errors.last or error).str()}")
 
     def take(self, partition: int, size: int) -> list[Any]:
         """Gives messages of a partition, of about `size` bytes.
@@ -232,6 +255,13 @@ class Client:
                 self._consumer.commit(offsets=wanted)
         except KafkaException as error:
             self._notices.show(f"offsets cannot be committed for now: {error.args[0].str()}")
+
+
+def _in_thread(task: Callable[[], None]) -> threading.Thread:
+    """Begins what waits for brokers, if they are away for as long as a minute."""
+    thread = threading.Thread(target=task, name="kafka end", daemon=True)
+    thread.start()
+    return thread
 
 
 class KafkaReader:

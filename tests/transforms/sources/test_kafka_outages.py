@@ -7,11 +7,13 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from beam_lateness.transforms.sources import kafka_lookup, kafka_reader
+from beam_lateness.transforms.sources.connector import Block
 from beam_lateness.transforms.sources.group import Group
 from beam_lateness.transforms.sources.read_settings import ReadSettings
 from beam_lateness.transforms.watermarks.strategy import WatermarkStrategy
@@ -114,7 +116,12 @@ def test_looking_for_partitions_survives_that_the_broker_is_away(
             assert source.initial_positions() == known
         broker.start()
         broker.add_partitions(topic.name, 2)
-        await_that(lambda: topic.split(1) in source.initial_positions())
+
+        def found() -> bool:
+            reader.read(SIZE)
+            return topic.split(1) in source.initial_positions()
+
+        await_that(found)
 
 
 @pytest.mark.parametrize("look_again_s", [1.0, 0.01], ids=["polled-often", "polled-rarely"])
@@ -129,7 +136,7 @@ def test_an_answer_from_before_an_outage_is_no_answer_after_it(
         catch_up(reader, caught_up=False)
         broker.start()
         topic.produce(b"written meanwhile")
-        blocks = [reader.read(SIZE)]
+        blocks: list[Block] = []
 
         def arrived() -> bool:
             blocks.append(reader.read(SIZE))
@@ -152,6 +159,40 @@ def test_an_outage_that_the_client_library_does_not_tell_is_noticed(
         catch_up(reader, caught_up=False)
         broker.start()
         catch_up(reader)
+
+
+def test_an_outage_before_partitions_were_ever_looked_for_is_told_once(
+    topic: Topic, broker: KafkaBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is read is known; nothing is asked for again and again."""
+    source = topic.source(discovery="1ms")
+    with opened(source, topic.split()) as reader:
+        broker.stop()
+        caplog.set_level(logging.WARNING)
+        assert list(source.initial_positions()) == [topic.split()]
+        catch_up(reader, caught_up=False)
+        (told,) = [record.getMessage() for record in caplog.records]
+        assert "the brokers do not answer" in told
+        broker.start()
+
+
+def test_a_client_that_has_lost_its_brokers_for_good_is_replaced(
+    topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading goes on where it stood: nothing is lost, nothing comes twice."""
+    monkeypatch.setattr(kafka_reader, "_SILENCE_S", 0.0)
+    monkeypatch.setattr(kafka_reader, "_RENEW_S", 1.0)
+    with opened(topic.source(), topic.split()) as reader:
+        topic.produce(*numbered(100))
+        got = take(reader, 50, size=1)
+        client = reader._client
+        client._consumer.close()
+        nowhere = replace(topic.source(), bootstrap="127.0.0.1:1")
+        client._consumer = kafka_lookup.consumer_of(nowhere, client._errors)
+        topic.produce(*numbered(100, 100))
+        got += take(reader, 150)
+        catch_up(reader)
+    assert got == list(enumerate(numbered(200)))
 
 
 @pytest.mark.parametrize("records", [0, 1])
