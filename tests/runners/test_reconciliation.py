@@ -146,13 +146,36 @@ def points(seed: int, steps: int) -> list[int]:
     return sorted(dice.randint(1, steps * 19 // 20) for _ in range(KILLS))
 
 
-def kill_again_and_again(killed: Killed, folder: Path, seed: int, steps: int) -> list[int]:
+def kill_again_and_again(killed: Killed, folder: Path, seed: int) -> list[int]:
     """Kills a reconciliation at seeded steps; gives how full the ledger was each time."""
+    trial = Path(shutil.copytree(folder, folder.with_name("trial of the reconciliation")))
+    steps = killed.run(reconcile(trial))
+    assert steps is not None
     filled = []
     for point in points(seed, steps):
         assert killed.run(reconcile(folder), kill_at=point) is None
         filled.append(entries(folder))
     return filled
+
+
+def kill_the_job(killed: Killed, parent: Path, flights: Flights, *flags: str) -> Path:
+    """Kills a settlement at seeded steps, then lets it run to its end; gives its folder."""
+    steps = killed.run(settle(parent / "trial of the job", flights, *flags))
+    assert steps is not None
+    folder = parent / "killed"
+    for point in random.Random(2).sample(points(2, steps), KILLS):
+        assert killed.run(settle(folder, flights, *flags), kill_at=point) is None
+    killed.run(settle(folder, flights, *flags))
+    assert len(list((folder / "dead").glob("*.jsonl"))) > 2, "killed runs left some"
+    return folder
+
+
+def check_doubled(killed: Killed, folder: Path, runner: str = EMBEDDED) -> None:
+    """Doubles the dead letters: another reconciliation must change no row."""
+    double(folder)
+    before = Outcome(0, folder).rows
+    killed.run(reconcile(folder, runner))
+    assert Outcome(0, folder).rows == before
 
 
 def test_the_year_settled_and_reconciled_is_its_batch_sum(
@@ -165,54 +188,41 @@ def test_the_year_settled_and_reconciled_is_its_batch_sum(
     killed = Killed(tmp_path)
     killed.run(reconcile(folder))
     check_whole(folder, year)
-    double(folder)
-    before = Outcome(0, folder).rows
-    killed.run(reconcile(folder, PRISM))
-    assert Outcome(0, folder).rows == before
+    check_doubled(killed, folder, PRISM)
 
 
-def test_a_reconciliation_killed_twenty_times_adds_each_record_once(
-    in_order: list[dict[str, Any]], tmp_path: Path
+def test_a_reconciliation_of_the_year_killed_twenty_times_adds_each_record_once(
+    settled: Path, year: Flights, tmp_path: Path
 ) -> None:
-    """A quarter; within transactions and between them, once more with the dead letters doubled."""
-    quarter = write(tmp_path / "quarter.jsonl", in_order[: len(in_order) // 4])
+    """Within transactions and between them; once more with the dead letters doubled."""
     killed = Killed(tmp_path)
-    folder = tmp_path / "quarter"
-    killed.run(settle(folder, quarter))
-    trial = Path(shutil.copytree(folder, tmp_path / "trial"))
-    steps = killed.run(reconcile(trial))
-    assert steps is not None
-    filled = kill_again_and_again(killed, folder, 1, steps)
+    folder = Path(shutil.copytree(settled, tmp_path / "year"))
+    filled = kill_again_and_again(killed, folder, seed=1)
     assert filled == sorted(filled), "what is committed stays"
     assert len(set(filled)) > 3, "some were killed later than others"
     killed.run(reconcile(folder))
-    check_whole(folder, quarter)
-    double(folder)
-    before = Outcome(0, folder).rows
+    check_whole(folder, year)
+    check_doubled(killed, folder)
+
+
+def test_the_year_of_a_job_killed_twenty_times_then_reconciled_is_its_batch_sum(
+    year: Flights, tmp_path: Path
+) -> None:
+    """Killed runs leave rows, and dead letters of the same records."""
+    killed = Killed(tmp_path)
+    folder = kill_the_job(killed, tmp_path, year)
     killed.run(reconcile(folder))
-    assert Outcome(0, folder).rows == before
+    check_whole(folder, year)
 
 
-def test_a_job_killed_twenty_times_and_then_reconciled_is_the_batch_sum(
+def test_a_killed_job_may_have_a_killed_reconciliation(
     in_order: list[dict[str, Any]], tmp_path: Path
 ) -> None:
-    """A fortnight, whose killed runs leave rows, and dead letters of the same records."""
+    """A fortnight; each is killed twenty times, then the dead letters are doubled."""
     fortnight = write(tmp_path / "fortnight.jsonl", in_order[: len(in_order) // 24])
     killed = Killed(tmp_path)
-    flags = ("--block_bytes=100000",)
-    steps = killed.run(settle(tmp_path / "trial", fortnight, *flags))
-    assert steps is not None
-    folder = tmp_path / "fortnight"
-    for point in random.Random(2).sample(points(2, steps), KILLS):
-        assert killed.run(settle(folder, fortnight, *flags), kill_at=point) is None
-    killed.run(settle(folder, fortnight, *flags))
-    steps = killed.run(reconcile(tmp_path / "trial"))
-    assert steps is not None
-    kill_again_and_again(killed, folder, 3, steps)
+    folder = kill_the_job(killed, tmp_path, fortnight, "--block_bytes=100000")
+    kill_again_and_again(killed, folder, seed=3)
     killed.run(reconcile(folder))
     check_whole(folder, fortnight)
-    double(folder)
-    before = Outcome(0, folder).rows
-    killed.run(reconcile(folder))
-    assert Outcome(0, folder).rows == before
-    assert len(list((folder / "dead").glob("*.jsonl"))) > 2, "killed runs left some"
+    check_doubled(killed, folder)
