@@ -286,6 +286,7 @@ class Walk:
         self._before = watermark_ms
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_no_strategy_breaks_a_law_in_100_000_steps(case: Case) -> None:
     """Records (late, far late, ahead), markers, blocks, ticks and checkpoints, in any order."""
