@@ -64,8 +64,8 @@ class Client:
         self._next: dict[int, int] = {}
         self._bytes: dict[int, int] = {}
         self._last: dict[int, int] = {}  # offsets to commit at the end
-        self._looked = self._asked = self._pumped = self._answered = 0.0
-        self._heard = time.monotonic()
+        self._looked = self._asked = self._pumped = 0.0
+        self._heard = self._answered = time.monotonic()
 
     def _connect(self) -> None:
         self._errors = Errors()
@@ -110,7 +110,6 @@ class Client:
         self._heard = now
         _in_thread(self._consumer.close)
         self._connect()
-        self._errors.doubt = True
         self._paused.clear()
         self._consumer.assign(
             [TopicPartition(self.source.topic, each, self._next[each]) for each in self._buffers]
@@ -139,7 +138,6 @@ class Client:
         wait_s = self._batch_s if now - self._pumped >= self._batch_s else 0.0
         for message in self._consumer.consume(_MESSAGES_AT_ONCE, wait_s):
             error, partition = message.error(), message.partition()
-            self._heard = now
             if error is None and partition in self._buffers:
                 self._buffers[partition].append(message)
                 self._next[partition] = int(message.offset() or 0) + 1
@@ -153,6 +151,8 @@ class Client:
                 self._next[partition] = max(self._next[partition], int(message.offset() or 0))
             else:
                 self._refuse(message, error)
+                continue
+            self._heard = now
         self._ask(now)
         self._pumped = time.monotonic()
         full = {p for p in self._buffers if self._bytes[p] >= _BUFFERED}
@@ -184,13 +184,12 @@ class Client:
         more. The client library does not tell every outage, nor an end a second time.
         """
         held = any(self._at_end[partition] for partition in self._buffers)
-        said = self._answered if held else max(self._answered, self._heard)
-        if now - self._asked < _LOOK_AGAIN_S or not (
-            self._errors.doubt or now - said >= _SILENCE_S
-        ):
+        heard = max(self._answered, self._heard)
+        in_doubt = self._errors.doubt or now - (self._answered if held else heard) >= _SILENCE_S
+        if not in_doubt or now - self._asked < _LOOK_AGAIN_S:
             return
         self._asked = now
-        if now - max(self._answered, self._heard) >= _RENEW_S:
+        if now - heard >= _RENEW_S:
             self._renew(now)
         wanted = [TopicPartition(self.source.topic, each, OFFSET_END) for each in self._buffers]
         try:
