@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-_TRACEBACK: Final = "Traceback (most recent call last):"
+TRACEBACK: Final = "Traceback (most recent call last):"
 _ERROR_LINE: Final = re.compile(r"[\w.]*(?:Error|Exception)\b.*:")
 _CAUSED_BY: Final = "Caused by: "
 
@@ -17,8 +17,8 @@ def cause_of(text: str) -> str:
         >>> cause_of("java.lang.Error: no\nCaused by: java.io.IOException: x")
         'java.io.IOException: x'
     """
-    if _TRACEBACK in text:
-        frames = text.rpartition(_TRACEBACK)[2].lstrip("\n").splitlines()
+    if TRACEBACK in text:
+        frames = text.rpartition(TRACEBACK)[2].lstrip("\n").splitlines()
         named = [line for line in frames if line and not line[0].isspace()]
         if named:
             return named[0]

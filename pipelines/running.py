@@ -11,7 +11,7 @@ from typing import Final
 import apache_beam as beam
 from apache_beam.runners.runner import PipelineResult, PipelineState
 
-from beam_lateness.pipelines.causes import cause_of
+from beam_lateness.pipelines.causes import TRACEBACK, cause_of
 from beam_lateness.pipelines.ended import Ended
 from beam_lateness.pipelines.errors import EngineError
 from beam_lateness.pipelines.interrupts import interrupts
@@ -56,7 +56,7 @@ def run_to_end(pipeline: beam.Pipeline, engine: Engine) -> Ended:
         with interrupts():
             result = pipeline.run()
         with interrupts():  # once more: Beam has set its own handler meanwhile
-            result.wait_until_finish()
+            _await_end(result)
     except KeyboardInterrupt:
         # Neither cancelling nor stopping is sure to come back once threads are cut off.
         ending = threading.Thread(target=_end, args=[result, engine], daemon=True)
@@ -67,6 +67,22 @@ def run_to_end(pipeline: beam.Pipeline, engine: Engine) -> Ended:
         msg = f"the job ended in state {result.state}"
         raise RuntimeError(msg)
     return Ended(_counts(result, engine, False))
+
+
+def _await_end(result: PipelineResult) -> None:
+    """Waits for the end of a pipeline; a failure names its cause.
+
+    Beam names the last error that its engine told. Prism tells another one after a bundle that
+    failed, if it finds that nothing goes on any more before it has ended the job.
+    """
+    try:
+        result.wait_until_finish()
+    except RuntimeError as error:
+        told = [each.message_response for each in getattr(result, "_messages", ())]
+        causes = [each.message_text for each in told if TRACEBACK in each.message_text]
+        if not causes or TRACEBACK in str(error):
+            raise
+        raise RuntimeError(causes[-1]) from error
 
 
 def _end(result: PipelineResult | None, engine: Engine) -> None:
