@@ -94,16 +94,8 @@ class Outcome:
 
     @property
     def letters(self) -> list[dict[str, Any]]:
-        """The dead letters, in the order of split and position.
-
-        A line without its end is none yet: a job that runs may be within the write.
-        """
-        letters = [
-            json.loads(line)
-            for file in (self.folder / "dead").glob("*.jsonl")
-            for line in file.read_bytes().splitlines(keepends=True)
-            if line.endswith(b"\n")
-        ]
+        """The dead letters, in the order of split and position."""
+        letters = read_letters(self.folder)
         return sorted(letters, key=lambda letter: (letter["split"], letter["position"]))
 
     @property
@@ -159,8 +151,23 @@ def run_job(
     return outcome
 
 
+def read_letters(folder: Path) -> list[dict[str, Any]]:
+    """Reads the dead letters that a job has left in its folder so far.
+
+    A line without its end is none: the job is within the write, or was killed there.
+    """
+    return [
+        json.loads(line)
+        for file in sorted((folder / "dead").glob("*.jsonl"))
+        for line in file.read_bytes().splitlines(keepends=True)
+        if line.endswith(b"\n")
+    ]
+
+
 def check_conservation(outcome: Outcome) -> None:
     """The law of conservation, by the report and by what stands in the outputs."""
+    for file in (outcome.folder / "dead").glob("*.jsonl"):
+        assert file.read_bytes().endswith(b"\n"), "a job that has ended leaves whole lines"
     report = outcome.report
     assert report["input"] == report["aggregated"] + report["too_late"] + report["invalid"]
     assert report["balanced"] is True

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
-import orjson
+from tests.jobs import read_letters
 
 WINDOW_MS: Final = 1000
 BOUND_MS: Final = 500
@@ -150,14 +150,10 @@ class Outcome:
 
     def letters(self) -> list[dict[str, Any]]:
         """Gives the dead letters, each id once."""
-        found: dict[str, dict[str, Any]] = {}
-        for path in sorted((self.folder / "dead").glob("*.jsonl")):
-            for line in path.read_bytes().splitlines():
-                try:
-                    letter = orjson.loads(line)
-                except orjson.JSONDecodeError:  # the process ended within the write
-                    continue
-                found[f"{letter['record_id']}{letter['reason'] == 'too_late'}"] = letter
+        found = {
+            f"{letter['record_id']}{letter['reason'] == 'too_late'}": letter
+            for letter in read_letters(self.folder)
+        }
         return list(found.values())
 
 
