@@ -31,16 +31,19 @@ def test_what_it_starts_ends_with_it(number: signal.Signals) -> None:
     [port] = free_ports(1)
     arguments = command("pubsub", f"--pubsub_port={port}")
     with subprocess.Popen(arguments, cwd=ROOT, stdout=subprocess.PIPE, text=True) as running:
-        assert running.stdout is not None
-        lines: list[str] = []
-        while not lines or "Ctrl-C" not in lines[-1]:
-            lines.append(running.stdout.readline())
-            assert lines[-1], "it has ended"
-        assert f"  export PUBSUB_EMULATOR_HOST={LOOPBACK}:{port}\n" in lines
-        assert any("pubsub://projects/demo/subscriptions/payments" in line for line in lines)
-        assert accepts(port)
-        running.send_signal(number)
-        assert running.wait(TIMEOUT_S) == 0
+        try:
+            assert running.stdout is not None
+            lines: list[str] = []
+            while not lines or "Ctrl-C" not in lines[-1]:
+                lines.append(running.stdout.readline())
+                assert lines[-1], "it has ended"
+            assert f"  export PUBSUB_EMULATOR_HOST={LOOPBACK}:{port}\n" in lines
+            assert any("pubsub://projects/demo/subscriptions/payments" in line for line in lines)
+            assert accepts(port)
+            running.send_signal(number)
+            assert running.wait(TIMEOUT_S) == 0
+        finally:
+            running.kill()
     assert not accepts(port)
 
 
