@@ -30,6 +30,7 @@ _SETTINGS: Final = (
     "full_page_writes=off",
     "shared_buffers=64MB",
     "max_connections=60",
+    "max_prepared_transactions=2",
 )
 
 
